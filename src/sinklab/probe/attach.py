@@ -1,0 +1,117 @@
+"""Where a model attends: its layers, the modules that attend in them, and by which of two ways they can be watched. Read from the classes themselves."""
+
+import inspect
+import re
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from sinklab.errors import NotMeasurable
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """A model taken apart: what gets the tokens, the decoder's layers, and the modules that attend."""
+
+    base: nn.Module  # its forward gets input_ids and attention_mask
+    layers: tuple[nn.Module, ...]
+    attention: dict[nn.Module, int]  # module -> layer of attention; as the model numbers its caches, where a layer attends twice
+    depth: int  # layers of attention, those that do not attend counted
+    name: str  # of the model, as its config knows it
+    draws: bool  # the model's own eager code draws maps, and we read them; otherwise tensors reach us through AttentionInterface
+
+
+def find(model: nn.Module) -> Places:
+    """Take a causal LM apart, or say why it cannot be measured."""
+    inner = unwrap(model)
+    decoder = inner.get_decoder()
+    stem = _stem(inner, decoder)
+    layers = tuple(decoder.get_submodule(stem))  # type: ignore[arg-type]
+    inside = {name: module for name, module in decoder.named_modules() if name.startswith(f"{stem}.") and _attends(type(module))}
+    dispatching = {name: m for name, m in inside.items() if _dispatches(type(m))}
+    draws = not dispatching or any(_edits_masks(type(m)) for layer in layers for m in layer.modules())
+    attention = _numbered(inside if draws else dispatching, stem)
+    name = inner.config._name_or_path or type(inner).__name__
+    return Places(_base(inner), layers, attention, max(len(layers), *(n + 1 for n in attention.values())), name, draws)
+
+
+def _stem(model: PreTrainedModel, decoder: nn.Module) -> str:
+    """The list of layers that attend: `layers`, `h`, `blocks`, ... A model of several kinds of input has several; the text's is as long as its config says."""
+    stems = [re.split(r"\.\d+(?:\.|$)", name)[0] for name, module in decoder.named_modules() if re.search(r"\.\d+\.", name) and _attends(type(module))]
+    if not stems:
+        raise NotMeasurable(f"{type(model).__name__} has no softmax attention in its layers.")
+    wanted = getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", None)
+    return max(dict.fromkeys(stems), key=lambda stem: (len(decoder.get_submodule(stem)) == wanted, stems.count(stem)))  # type: ignore[arg-type]
+
+
+def _numbered(found: dict[str, nn.Module], stem: str) -> dict[nn.Module, int]:
+    """By layer; where layers attend more than once, by the index that the model gives each of them for its cache."""
+    by_layer = {module: int(name[len(stem) + 1 :].split(".")[0]) for name, module in found.items()}
+    own = {module: getattr(module, "layer_idx", None) for module in by_layer}
+    if len(set(by_layer.values())) < len(by_layer) and len(set(own.values())) == len(own) and None not in own.values():
+        return own  # type: ignore[return-value]
+    return by_layer
+
+
+def _attends(cls: type) -> bool:
+    """A class of attention by its name (routers of experts have a softmax too) whose code dispatches, or draws a map."""
+    return re.search("attention|attn", cls.__name__, re.IGNORECASE) is not None and (_dispatches(cls) or bool({"softmax", "Softmax"} & _names(cls)))
+
+
+def _dispatches(cls: type) -> bool:
+    return bool({"ALL_ATTENTION_FUNCTIONS", "attention_interface"} & _names(cls))
+
+
+def unwrap(model: nn.Module) -> PreTrainedModel:
+    """The transformers model inside torch.compile's and PEFT's wrappers."""
+    model = getattr(model, "_orig_mod", model)
+    if hasattr(model, "get_base_model"):
+        model = model.get_base_model()
+    if not isinstance(model, PreTrainedModel):
+        raise NotMeasurable(f"{type(model).__name__} is not a transformers model.")
+    return model
+
+
+def _base(model: PreTrainedModel) -> nn.Module:
+    """What the causal LM's own forward calls with the tokens: its base model, or the decoder inside of it."""
+    base = model.base_model
+    if "decoder" in inspect.unwrap(type(model).forward).__code__.co_names and hasattr(base, "decoder"):
+        return base.decoder
+    return base if isinstance(base, nn.Module) else model
+
+
+@lru_cache(maxsize=None)
+def _names(cls: type) -> frozenset[str]:
+    """Every global, attribute and keyword that the methods of a class name."""
+    return frozenset(name for code in _codes(cls) for name in (*code.co_names, *code.co_varnames))
+
+
+@lru_cache(maxsize=None)
+def _edits_masks(cls: type) -> bool:
+    """Code that asks for `eager` or `sdpa` by name, or fills masks, works on masks as tensors, which a description is not."""
+    return any(
+        any(isinstance(const, tuple) and {"eager", "sdpa"} <= set(map(str, const)) for const in code.co_consts)
+        or ("attention_mask" in code.co_varnames and {"masked_fill", "masked_fill_"} & set(code.co_names))
+        for code in _codes(cls)
+    )
+
+
+def _codes(cls: type) -> Iterator[types.CodeType]:
+    for parent in cls.__mro__:
+        if parent.__module__.startswith("torch."):
+            continue
+        for member in vars(parent).values():
+            function = inspect.unwrap(member) if callable(member) else member
+            if isinstance(function, types.FunctionType):
+                yield from _nested(function.__code__)
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _nested(const)

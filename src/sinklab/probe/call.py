@@ -1,0 +1,121 @@
+"""One attention call as every probe sees it, and its readable mathematics: scores, weights, output and normaliser, in chunks of queries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from sinklab.model.attend import attend, repeat_heads
+from sinklab.probe.visible import Visible
+
+CHUNK_NUMBERS = 1 << 22  # numbers of scores in one chunk: 16 MiB of float32
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What a model handed to its attention function; q after positions, k and v before their heads are repeated."""
+
+    layer: int
+    q: Tensor  # (B, H, Tq, D)
+    k: Tensor  # (B, Hkv, Tk, D)
+    v: Tensor  # (B, Hkv, Tk, Dv)
+    visible: Visible
+    scale: float
+    softcap: float | None = None
+    bias: Tensor | None = None  # added to scores: (B or 1, H or 1, Tq, Tk)
+    sink: Tensor | None = None  # a learned logit beside the scores: (B or 1, H, Tq or 1)
+    weight: str = "softmax"  # the kind of weight; others are not compared with softmax in one number
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[1]
+
+    @cached_property
+    def by_products_only(self) -> bool:
+        """Scores are scale * q.k and nothing else, which is what fast kernels know."""
+        return self.softcap is None and self.bias is None
+
+    def chunks(self) -> Iterator[tuple[int, int, slice]]:
+        """(start, stop, keys): runs of queries with the keys that any of them sees, last ones first so that memory peaks early."""
+        visible = self.visible
+        step = max(16, CHUNK_NUMBERS // max(1, visible.batch * self.heads * visible.keys))
+        for start in reversed(range(0, visible.queries, step)):
+            stop = min(start + step, visible.queries)
+            yield start, stop, keys_seen(visible, start, stop)
+
+    def scores(self, start: int, stop: int, keys: slice) -> Tensor:
+        """float32 (B, H, stop - start, keys): -inf where a key is not seen."""
+        q, k = self.q[:, :, start:stop].float(), repeat_heads(self.k[:, :, keys].float(), self.heads)
+        scores = (q @ k.transpose(-1, -2)) * self.scale
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.bias is not None:
+            scores = scores + self.bias[:, :, _rows(self.bias, start, stop), keys]
+        return scores.masked_fill(~self.visible.block(start, stop, keys), -torch.inf)
+
+    def weights(self, lse: Tensor, start: int, stop: int, keys: slice) -> Tensor:
+        """A[i, j] = exp(s_ij - lse_i), float32; rows of padding are zero because their lse is +inf."""
+        return torch.exp(self.scores(start, stop, keys) - lse[:, :, start:stop, None])
+
+
+def answer(call: Call) -> tuple[Tensor, Tensor]:
+    """(out, lse): the output for the model, and float32 lse (B, H, Tq) for probes: learned sinks are in it, and rows that do not count are +inf."""
+    if not call.by_products_only or (call.sink is not None and torch.is_grad_enabled()):  # kernels give lse without its gradient
+        out, lse = _by_chunks(call)
+    elif call.visible.plain:
+        out, lse = attend(call.q, call.k, call.v, call.scale, causal=call.visible.queries > 1)
+    else:
+        out, lse = _by_masks(call)
+    if call.sink is not None:
+        out, lse = _with_sink(out, lse, call.sink)
+    lse = lse.detach()
+    counts = call.visible.queries_real[:, None] & (lse != -torch.inf)
+    return out, lse.masked_fill(~counts, torch.inf)
+
+
+def _with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
+    """A logit that takes part in the normaliser and has no value: softmax with one column more, or sigmoid(lse - sink) on the output; the same thing."""
+    sink = sink.float()
+    return (out * torch.sigmoid(lse - sink)[..., None]).to(out.dtype), torch.logaddexp(lse, sink)
+
+
+def _by_masks(call: Call) -> tuple[Tensor, Tensor]:
+    """The fast kernel on runs of queries, each with the boolean mask of its own rows."""
+    visible = call.visible
+    step = max(64, CHUNK_NUMBERS // max(1, visible.batch * visible.keys))
+    outs, lses = [], []
+    for start in range(0, visible.queries, step):
+        stop = min(start + step, visible.queries)
+        keys = keys_seen(visible, start, stop)
+        out, lse = attend(
+            call.q[:, :, start:stop], call.k[:, :, keys], call.v[:, :, keys], call.scale, False, visible.block(start, stop, keys)
+        )
+        outs.append(out)
+        lses.append(lse)
+    return torch.cat(outs, 2), torch.cat(lses, 2)
+
+
+def _by_chunks(call: Call) -> tuple[Tensor, Tensor]:
+    """The specification, a run of queries at a time: whatever changes scores is in `Call.scores`."""
+    outs, lses = [], []
+    for start, stop, keys in reversed(list(call.chunks())):
+        scores = call.scores(start, stop, keys)
+        lse = torch.logsumexp(scores, -1)
+        weights = torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None])
+        outs.append(weights.to(call.v.dtype) @ repeat_heads(call.v[:, :, keys], call.heads))
+        lses.append(lse)
+    return torch.cat(outs, 2), torch.cat(lses, 2)
+
+
+def keys_seen(visible: Visible, start: int, stop: int) -> slice:
+    """The shortest run of keys that holds all that queries start..stop see."""
+    if not visible.unbroken:
+        return slice(0, visible.keys)
+    seen = ((visible.last >= start) & (visible.first < stop)).any(0).nonzero()
+    return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 1)
+
+
+def _rows(bias: Tensor, start: int, stop: int) -> slice:
+    return slice(start, stop) if bias.shape[2] > 1 else slice(None)

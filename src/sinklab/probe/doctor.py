@@ -1,0 +1,183 @@
+"""The self-test: does measuring this model, on this machine, give true numbers? Each line is a check with its figure."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from sinklab.probe.attach import Places, unwrap
+from sinklab.probe.ledger import Ledger
+from sinklab.probe.maps import MapReader
+from sinklab.probe.measure import evaluating, measure, model_device
+from sinklab.probe.probes import DEFAULT
+from sinklab.probe.seen import Seen
+from sinklab.probe.watch import Watch, implementation, registered_names
+
+TOKENS = 48
+DECODED = 6
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One check: what was compared, how far apart it was, how far it may be. A check that cannot be made on this model says why."""
+
+    name: str
+    passed: bool | None
+    figure: float | None
+    limit: float | None
+    note: str = ""
+
+
+def doctor(model: nn.Module) -> list[Line]:
+    """Run every check; a model that cannot be measured raises `NotMeasurable`."""
+    with evaluating(model):
+        tokens = _tokens(model)
+        return [_line(model, tokens, name, check) for name, check in CHECKS.items()]
+
+
+def _line(model: nn.Module, tokens: Tensor, name: str, check: "Check") -> Line:
+    limit = _TOLERANCE.get(next(model.parameters()).dtype, 3e-2)
+    try:
+        figure = check(model, tokens)
+    except _Skipped as reason:
+        return Line(name, None, None, None, str(reason))
+    return Line(name, figure <= limit, figure, limit)
+
+
+class _Skipped(Exception):
+    """The check makes no sense for this model, and why."""
+
+
+def _tokens(model: nn.Module) -> Tensor:
+    """Two texts of random tokens, longer than a window that is short enough to be tried."""
+    config = unwrap(model).config.get_text_config(decoder=True)
+    window = getattr(config, "sliding_window", None) or 0
+    most = getattr(config, "max_position_embeddings", None) or 2048
+    length = min(most - DECODED, window + TOKENS if window <= 512 else TOKENS)
+    generator = torch.Generator().manual_seed(0)
+    rows = unwrap(model).get_input_embeddings().weight.shape[0]
+    return torch.randint(min(10, rows // 4), max(2, rows * 3 // 4), (2, length), generator=generator).to(model_device(model))
+
+
+def _same_logits(model: nn.Module, tokens: Tensor) -> float:
+    plain = model(input_ids=tokens, use_cache=False).logits.float()
+    with Watch(model, DEFAULT):
+        watched = model(input_ids=tokens, use_cache=False).logits.float()
+    return float((watched - plain).abs().max() / plain.abs().max())
+
+
+def _mass_is_one(model: nn.Module, tokens: Tensor) -> float:
+    with Watch(model, DEFAULT) as watch:
+        model(input_ids=tokens, use_cache=False)
+    ledger = watch.ledger
+    layers = {layer for layer, name in ledger.sums if name == "sum"}
+    worst = 0.0
+    for layer in layers:
+        total = ledger.sums[layer, "sum"].sum(-1) + ledger.queries[layer, "virtual"]
+        worst = max(worst, float((total / ledger.length - 1).abs().max()))
+    return worst
+
+
+def _padding_changes_nothing(model: nn.Module, tokens: Tensor) -> float:
+    kept = tokens[:, : tokens.shape[1] // 2]
+    padding = tokens.shape[1] - kept.shape[1]
+    padded = torch.cat([tokens[:, :padding] * 0, kept], 1)
+    mask = torch.ones_like(padded)
+    mask[:, :padding] = 0
+    a, b = measure(model, kept).alpha, measure(model, padded, mask).alpha
+    return float((a - b[..., : a.shape[-1]]).nan_to_num().abs().max())
+
+
+def _decoding_adds_up(model: nn.Module, tokens: Tensor) -> float:
+    if not unwrap(model).can_generate():
+        raise _Skipped("the model cannot generate")
+    with Watch(model, DEFAULT) as watch:
+        text = model.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=DECODED, min_new_tokens=DECODED, do_sample=False, num_beams=1
+        )
+    decoded = watch.result().alpha
+    whole = measure(model, text[:, : decoded.shape[-1]]).alpha
+    return float((decoded - whole).nan_to_num().abs().max())
+
+
+def _equals_eager(model: nn.Module, tokens: Tensor) -> float:
+    """Our weights beside the maps that the model's own eager code draws, read where its softmax makes them."""
+    ours, theirs = _Keep(), _Keep()
+    with Watch(model, (ours,)) as watch:
+        if watch.places.draws:
+            raise _Skipped("the model's own maps are what is read")
+        watch.places.base(input_ids=tokens, use_cache=False)
+    _draw(watch.places, tokens, theirs)
+    if not theirs.weights:
+        raise _Skipped("the model draws no map of its own")
+    return max(_difference(ours, theirs, layer) for layer in theirs.weights)
+
+
+def _difference(ours: "_Keep", theirs: "_Keep", layer: int) -> float:
+    weights, virtual = ours.weights[layer], ours.virtual[layer]
+    drawn = theirs.weights[layer]
+    if virtual is not None and theirs.virtual[layer] is None:  # a sink that the model applies to the output: not in its map, but in ours
+        drawn = drawn * (1 - virtual[..., None])
+    alpha = weights.sum(-2) - drawn.sum(-2)
+    columns = ours.columns[layer] - weights.sum(-2)
+    return float(torch.maximum(alpha.abs(), columns.abs()).max() / weights.shape[-2])
+
+
+def _draw(places: Places, tokens: Tensor, keep: "_Keep") -> None:
+    ledger = Ledger(len(tokens))
+    ledger.advance(tokens, tokens.shape[1], None, None)
+    with ExitStack() as stack:
+        stack.enter_context(implementation(places, "eager"))
+        stack.enter_context(MapReader(places.attention, lambda _, seen: keep.see(seen, ledger), lambda: ledger))
+        places.base(input_ids=tokens, use_cache=False)
+
+
+@dataclass
+class _Keep:
+    """A probe that keeps whole maps, of a short text."""
+
+    weights: dict[int, Tensor] = field(default_factory=dict)
+    virtual: dict[int, Tensor | None] = field(default_factory=dict)
+    columns: dict[int, Tensor] = field(default_factory=dict)
+
+    name = "maps"
+
+    def see(self, seen: Seen, ledger: Ledger) -> None:
+        everything = slice(0, seen.visible.queries), slice(0, seen.visible.keys)
+        self.weights[seen.layer] = seen.block(*everything)
+        self.virtual[seen.layer] = seen.virtual()
+        self.columns[seen.layer] = seen.columns()[0]
+
+
+def _nothing_stays(model: nn.Module, tokens: Tensor) -> float:
+    """Hooks, registered names and settings that are different afterwards; also after an exception."""
+    before = list(_traces(model))
+    try:
+        with Watch(model, DEFAULT):
+            model(input_ids=tokens, use_cache=False)
+            raise _Skipped
+    except _Skipped:
+        pass
+    return float(sum(a != b for a, b in zip(before, _traces(model), strict=True)))
+
+
+def _traces(model: nn.Module) -> Iterator[object]:
+    inner = unwrap(model)
+    yield registered_names()
+    for module in inner.modules():
+        yield (len(module._forward_hooks), len(module._forward_pre_hooks), tuple(vars(module)))
+        yield getattr(getattr(module, "config", None), "_attn_implementation", None)
+
+
+Check = Callable[[nn.Module, Tensor], float]
+CHECKS: dict[str, Check] = {
+    "logits with and without the probe are equal": _same_logits,
+    "mass of every head sums to one": _mass_is_one,
+    "padded equals unpadded": _padding_changes_nothing,
+    "prompt and decoding equal one forward": _decoding_adds_up,
+    "alpha equals the eager map": _equals_eager,
+    "the model is left as it was": _nothing_stays,
+}

@@ -1,0 +1,258 @@
+"""Watching changes nothing, sees everything, leaves nothing behind, and refuses in a sentence what it cannot follow."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from small import small_llama
+from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM, MistralConfig, MistralForCausalLM, StaticCache
+from transformers import AttentionInterface, AttentionMaskInterface
+
+import sinklab
+from sinklab.errors import NotMeasurable
+from sinklab.probe.probes import ALL, Alpha
+
+SMALL = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
+    "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.4,
+}  # fmt: skip
+
+
+def mistral():
+    torch.manual_seed(0)
+    return MistralForCausalLM(MistralConfig(**SMALL, sliding_window=7)).eval()
+
+
+def gemma():
+    torch.manual_seed(0)
+    config = Gemma2Config(**SMALL, head_dim=8, sliding_window=7, query_pre_attn_scalar=8, attn_logit_softcapping=3.0)
+    return Gemma2ForCausalLM(config).eval()
+
+
+def gpt_oss():
+    torch.manual_seed(0)
+    model = GptOssForCausalLM(GptOssConfig(**SMALL, head_dim=8, sliding_window=7, num_local_experts=2, num_experts_per_tok=1)).eval()
+    for layer in model.model.layers:
+        torch.nn.init.normal_(layer.self_attn.sinks)
+    return model
+
+
+MODELS = {"llama": small_llama, "mistral": mistral, "gemma": gemma, "gpt_oss": gpt_oss}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    return MODELS[request.param]()
+
+
+def tokens(rows=2, length=20, seed=0):
+    return torch.randint(3, 128, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def generated(model, ids, **settings):
+    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=9, min_new_tokens=9, do_sample=False, **settings)
+
+
+def agree(a, b, tolerance=1e-5):
+    assert set(a.numbers) == set(b.numbers)
+    for name in set(a.numbers) - {"matrix-entropy", "massive"}:
+        x, y = torch.as_tensor(a.numbers[name]), torch.as_tensor(b.numbers[name])
+        scale = max(1.0, float(x.nan_to_num().abs().max()))
+        torch.testing.assert_close(x, y, rtol=0, atol=tolerance * scale, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_prompt_and_decoding_equal_one_forward(model, cache):
+    ids = tokens()
+    settings = {} if cache is None else {"cache_implementation": cache, "disable_compile": True}
+    with sinklab.watch(model, probes=list(ALL.values())) as rows:
+        text = generated(model, ids, **settings)
+    assert torch.equal(text, generated(model, ids))
+    agree(rows.result(), sinklab.measure(model, text[:, :-1], probes=list(ALL.values())))
+
+
+def test_prompt_in_pieces_equals_one_forward(model):
+    ids = tokens(length=23)
+    with torch.no_grad(), sinklab.watch(model) as rows:
+        cache = model(ids[:, :9]).past_key_values
+        cache = model(ids[:, 9:11], past_key_values=cache).past_key_values
+        model(ids[:, 11:], past_key_values=cache)
+    agree(rows.result(), sinklab.measure(model, ids))
+
+
+def test_a_padded_prompt_that_goes_on_equals_the_unpadded(model):
+    ids = tokens()
+    mask = torch.ones_like(ids)
+    mask[0, :6] = 0
+    with sinklab.watch(model) as rows:
+        text = model.generate(ids, attention_mask=mask, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+    alone = sinklab.measure(model, text[:1, 6:-1])
+    torch.testing.assert_close(rows.result().alpha[:1, ..., : alone.alpha.shape[-1]], alone.alpha, atol=1e-5, rtol=0)
+    assert rows.result().alpha[0, ..., alone.alpha.shape[-1] :].isnan().all()
+
+
+def test_static_cache_given_by_the_caller(model):
+    ids = tokens()
+    with torch.no_grad(), sinklab.watch(model) as rows:
+        cache = StaticCache(model.config, max_cache_len=64)
+        model(ids, past_key_values=cache)
+        model(ids[:, :1], past_key_values=cache)
+    agree(rows.result(), sinklab.measure(model, torch.cat([ids, ids[:, :1]], 1)))
+
+
+def test_beams_are_refused_in_one_sentence(model):
+    with pytest.raises(NotMeasurable, match="Beams"), sinklab.watch(model):
+        generated(model, tokens(), num_beams=3)
+    assert generated(model, tokens(), num_beams=3) is not None  # and the model works on
+
+
+def test_watching_begins_before_the_prompt(model):
+    ids = tokens()
+    with torch.no_grad():
+        cache = model(ids).past_key_values
+        with pytest.raises(NotMeasurable, match="start watching before"), sinklab.watch(model):
+            model(ids[:, :1], past_key_values=cache)
+
+
+def test_training_with_gradients_is_unchanged(model):
+    model.train()
+    ids = tokens()
+    plain = gradients(model, ids)
+    with sinklab.watch(model) as rows:
+        watched = gradients(model, ids)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(watched[name], gradient, atol=1e-5 * max(1.0, float(gradient.abs().max())), rtol=1e-4, msg=name)
+    assert model.training
+    agree(rows.result(), sinklab.measure(model, ids))
+
+
+def test_gradient_checkpointing_reports_each_layer_once():
+    for make in MODELS.values():
+        for reentrant in (False, True):
+            model, ids = make(), tokens()
+            plain = gradients(model, ids)
+            model.activation_checkpointing_enable({"use_reentrant": reentrant})
+            model.train()
+            with sinklab.watch(model, probes=list(ALL.values())) as rows:
+                checkpointed = gradients(model, ids)
+            agree(rows.result(), sinklab.measure(model, ids, probes=list(ALL.values())))
+            for name, gradient in plain.items():
+                torch.testing.assert_close(
+                    checkpointed[name], gradient, atol=1e-4 * max(1.0, float(gradient.abs().max())), rtol=1e-3, msg=name
+                )
+
+
+def gradients(model, ids):
+    model.zero_grad()
+    model(ids, labels=ids, use_cache=False).loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_dropout_draws_as_it_would_have():
+    model = small_llama(attention_dropout=0.3).train()
+    ids = tokens()
+    torch.manual_seed(1)
+    plain = model(ids).logits
+    with sinklab.watch(model) as rows:
+        torch.manual_seed(1)
+        watched = model(ids).logits
+    torch.testing.assert_close(watched, plain)
+    torch.testing.assert_close(rows.result().alpha[:, 0], sinklab.measure(model, ids).alpha[:, 0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_compiled_models(model):
+    ids = tokens()
+    expected = sinklab.measure(model, ids)
+    compiled = torch.compile(model)
+    with torch.no_grad():
+        plain = compiled(ids).logits
+        with sinklab.watch(compiled) as rows:
+            watched = compiled(ids).logits
+        agree(rows.result(), expected)
+        torch.testing.assert_close(watched, plain, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(compiled(ids).logits, plain, atol=1e-5, rtol=1e-5)
+        agree(sinklab.measure(compiled, ids), expected)
+
+
+def traces(model):
+    yield tuple(AttentionInterface._global_mapping), tuple(AttentionMaskInterface._global_mapping)
+    for module in model.modules():
+        yield (
+            len(module._forward_hooks),
+            len(module._forward_pre_hooks),
+            tuple(vars(module)),
+            getattr(getattr(module, "config", None), "_attn_implementation", None),
+        )
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
+def test_the_model_is_left_as_it_was(model, error):
+    before, ids = list(traces(model)), tokens()
+    with torch.no_grad():
+        expected = model(ids).logits
+        try:
+            with sinklab.watch(model, probes=list(ALL.values())):
+                model(ids)
+                if error:
+                    raise error
+        except BaseException as caught:
+            assert error is not None and isinstance(caught, error)
+        assert list(traces(model)) == before
+        assert torch.equal(model(ids).logits, expected)
+
+
+def test_a_failing_probe_leaves_the_model_as_it_was(model):
+    class Broken:
+        name = "broken"
+
+        def see(self, seen, ledger):
+            raise ZeroDivisionError
+
+    before = list(traces(model))
+    with pytest.raises(ZeroDivisionError):
+        sinklab.measure(model, tokens(), probes=[Broken()])
+    assert list(traces(model)) == before
+
+
+def test_two_models_and_two_watches_do_not_meet():
+    a, b, ids = small_llama(0), small_llama(1), tokens()
+    alone = [sinklab.measure(m, ids) for m in (a, b)]
+    with torch.no_grad(), sinklab.watch(a) as first, sinklab.watch(b) as second:
+        a(ids), b(ids)
+    agree(first.result(), alone[0])
+    agree(second.result(), alone[1])
+
+
+def test_several_texts_one_after_another(model):
+    texts = [tokens(1, 12), tokens(3, 17, seed=1)]
+    with torch.no_grad(), sinklab.watch(model) as rows:
+        for ids in texts:
+            model(ids)
+    for result, ids in zip(rows.results(), texts, strict=True):
+        agree(result, sinklab.measure(model, ids))
+
+
+def test_named_positions_equal_all_positions(model):
+    ids = tokens()
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    everywhere = sinklab.measure(model, ids, mask)
+    named = sinklab.measure(model, ids, mask, positions=[1, 2, 9])
+    wanted = torch.tensor([0, 1, 8])
+    torch.testing.assert_close(named.alpha[..., wanted], everywhere.alpha[..., wanted], atol=1e-6, rtol=1e-5, equal_nan=True)
+    assert named.alpha[..., 3].isnan().all()
+    with torch.no_grad(), sinklab.watch(model, [Alpha((1, 21))]) as rows:
+        text = generated(model, ids)
+    whole = sinklab.measure(model, text[:, :-1])
+    torch.testing.assert_close(rows.result().alpha[..., [0, 20]], whole.alpha[..., [0, 20]], atol=1e-6, rtol=1e-5)
+
+
+def test_nothing_of_a_watch_keeps_the_model_alive():
+    model = small_llama()
+    sinklab.measure(model, tokens())
+    there = weakref.ref(model)
+    del model
+    gc.collect()
+    assert there() is None
