@@ -187,7 +187,7 @@ def _factors(scale: float, softcap: float | None) -> tuple[float, float]:
 
 
 def _slices(head: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Widths of 16 and more, powers of two: 80 is 64 + 16, 192 is 128 + 64, 112 is 64 + 64 of which 16 are masked. float32 goes in steps."""
+    """Powers of two from 16 on: 80 is 64 + 16, 192 is 128 + 64, 112 is 64 + 64 of which 16 are masked. float32 goes in steps of one."""
     if dtype == torch.float32:
         return 16 if head % 32 else 32, 0
     main = max(16, 1 << (head.bit_length() - 1))

@@ -60,6 +60,11 @@ class Visible:
         b = torch.arange(self.batch, device=self.device)[:, None, None, None]
         return self._evaluate(b, i, j)
 
+    @cached_property
+    def causal(self) -> bool:
+        """The last query but one does not see the last key."""
+        return self.unbroken or self.queries < 2 or not bool(self.block(self.queries - 2, self.queries - 1, slice(self.keys - 1, self.keys)).any())
+
     def __getitem__(self, where: tuple[slice, ...]) -> "Visible":
         """Some models cut the mask to the queries that they keep: all of them, while they are watched."""
         if any(part not in (slice(None), slice(0, None)) for part in where):

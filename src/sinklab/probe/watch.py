@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
+from transformers.masking_utils import bidirectional_mask_function
 
 from sinklab.errors import NotMeasurable
 from sinklab.probe.attach import Places, find
@@ -195,15 +196,16 @@ class Watch:
             return drawn(mask[..., :keys], self.ledger.real_until(offset + queries), offset)
         causal = rest.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
-        if not causal and queries > 1 and module in self.places.attention:
-            raise NotMeasurable(f"{type(module).__name__} is not causal: every token sees every other, and no key is seen by later ones only.")
-        return describe(q.shape[0], queries, keys, offset, 0, None, self.ledger.real_until(offset + queries), q.device)
+        function = None if causal or queries == 1 else bidirectional_mask_function
+        return describe(q.shape[0], queries, keys, offset, 0, function, self.ledger.real_until(offset + queries), q.device)
 
     def _map_drawn(self, module: nn.Module, seen: Seen) -> None:
         if not _recomputing():
             self._report(module, seen, None)
 
     def _report(self, module: nn.Module, seen: Seen, out: Tensor | None) -> None:
+        if not seen.visible.causal:
+            raise NotMeasurable(f"{type(module).__name__} is not causal: tokens see later ones.")
         if self._reported.get(seen.layer) == self.ledger.length:
             raise NotMeasurable(f"{type(module).__name__} of layer {seen.layer} attends more than once in one forward.")
         self._reported[seen.layer] = self.ledger.length
