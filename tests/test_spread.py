@@ -6,11 +6,14 @@ import gc
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import sinklab
 from sinklab.errors import SinklabError
 from sinklab.models import Loaded, load_model
+from sinklab.probe.probes import ALL
 from small import save, small_llama, small_tokenizer
 
 TOKENS = torch.arange(3, 43).reshape(2, 20)
@@ -44,6 +47,16 @@ def test_spread_over_cpu_and_disk_computes_the_same(checkpoint):
     assert len(ours.hidden_states) == 3
     for here, there in zip((*ours.hidden_states, ours.logits), (*plain.hidden_states, plain.logits), strict=True):
         assert torch.equal(here, there)
+
+
+def test_a_spread_model_is_measured_as_a_whole_one(checkpoint):
+    probes = list(ALL.values())
+    here = sinklab.measure(spread(checkpoint).model, TOKENS, probes=probes, loss=True)
+    there = sinklab.measure(load_model(str(checkpoint), device="cpu").model, TOKENS, probes=probes, loss=True)
+    assert set(here.numbers) == set(there.numbers)
+    for name, numbers in here.numbers.items():
+        np.testing.assert_array_equal(numbers, there.numbers[name], name)
+    np.testing.assert_array_equal(here.loss, there.loss)
 
 
 def test_offload_folder_lives_as_long_as_the_model(checkpoint, tmp_path, monkeypatch):

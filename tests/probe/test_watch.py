@@ -1,7 +1,11 @@
 """Watching changes nothing, sees everything, leaves nothing behind, and refuses in a sentence what it cannot follow."""
 
 import gc
+import re
 import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,7 +15,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 import sinklab
 from sinklab.errors import NotMeasurable
+from sinklab.probe.ledger import Ledger
 from sinklab.probe.probes import ALL, Alpha
+from sinklab.probe.seen import Seen
 
 SMALL = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
@@ -256,3 +262,16 @@ def test_nothing_of_a_watch_keeps_the_model_alive():
     del model
     gc.collect()
     assert there() is None
+
+
+def test_the_probe_of_the_documentation_works(model):
+    """docs/add-a-part.md, run as it stands."""
+    code = re.findall(r"```python\n(@dataclass.*?class Diagonal.*?)```", Path("docs/add-a-part.md").read_text(), re.DOTALL)[0]
+    names = {"dataclass": dataclass, "ClassVar": ClassVar, "Seen": Seen, "Ledger": Ledger}
+    exec(code, names)
+    ids = tokens()
+    result = sinklab.measure(model, ids, probes=[Alpha(), names["Diagonal"]()])
+    torch.testing.assert_close(torch.from_numpy(result.numbers["diagonal"])[..., 0], torch.from_numpy(result.numbers["own"]).mean(-1))
+    with sinklab.watch(model, [Alpha(), names["Diagonal"]()]) as rows:
+        text = generated(model, ids)
+    agree(rows.result(), sinklab.measure(model, text[:, :-1], probes=[Alpha(), names["Diagonal"]()]))

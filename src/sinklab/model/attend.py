@@ -1,7 +1,11 @@
 """(q, k, v) -> (out, lse): one attention, by the fastest kernel that also returns the logarithm of its normaliser.
 
-Everything that wants more than the output (weights of single keys, learned sinks, column sums) starts from `lse`: A[i, k] = exp(s_ik - lse_i).
+Everything that wants more than the output (weights of single keys, learned sinks, column sums) starts from `lse`:
+A[i, k] = exp(s_ik - lse_i).
 """
+
+# PyTorch's public function hides lse; the operators beneath it return it.
+# ruff: noqa: SLF001
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +69,8 @@ def _cuda(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, mask: Ten
     generation, _ = torch.cuda.get_device_capability(q.device)
     if mask is not None or q.dtype == torch.float32 or q.shape[-1] > 256 or generation < 8:
         return _efficient(q, k, v, scale, causal, mask)
-    if generation in (9, 10) and q.shape[-1] <= 128 and q.shape[2] >= LONG:
+    widest = 128 if q.requires_grad else 256
+    if generation in (9, 10) and q.shape[-1] <= widest and q.shape[2] >= LONG:
         out, lse = _aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)[:2]
         return out, lse.reshape(q.shape[:3])
     out, lse = _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)[:2]

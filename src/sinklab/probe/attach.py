@@ -28,7 +28,11 @@ class Places:
 def find(model: nn.Module) -> Places:
     """Take a causal LM apart, or say why it cannot be measured."""
     inner = unwrap(model)
+    if "shared_kv_states" in inspect.signature(inner.forward).parameters:
+        raise NotMeasurable(f"{type(inner).__name__} attends to keys and values that another model hands over.")
     decoder = inner.get_decoder()
+    if not isinstance(decoder, PreTrainedModel):  # ModernBERT calls its last projection so
+        decoder = inner.base_model
     stem = _stem(inner, decoder)
     layers = tuple(decoder.get_submodule(stem))  # type: ignore[arg-type]
     inside = {name: module for name, module in decoder.named_modules() if name.startswith(f"{stem}.") and _attends(type(module))}
@@ -40,12 +44,17 @@ def find(model: nn.Module) -> Places:
 
 
 def _stem(model: PreTrainedModel, decoder: nn.Module) -> str:
-    """The list of layers that attend: `layers`, `h`, `blocks`, ... A model of several kinds of input has several; the text's is as long as its config says."""
-    stems = [re.split(r"\.\d+(?:\.|$)", name)[0] for name, module in decoder.named_modules() if re.search(r"\.\d+\.", name) and _attends(type(module))]
+    """The list of layers that attend: `layers`, `h`, `blocks`, ... Of several the text's is as long as its config says, a decoder's, and not deep inside."""
+    stems = [name[: found.start()] for name, module in decoder.named_modules() if (found := re.search(r"\.\d+(\.|$)", name)) and _attends(type(module))]
     if not stems:
         raise NotMeasurable(f"{type(model).__name__} has no softmax attention in its layers.")
     wanted = getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", None)
-    return max(dict.fromkeys(stems), key=lambda stem: (len(decoder.get_submodule(stem)) == wanted, stems.count(stem)))  # type: ignore[arg-type]
+
+    def fits(stem: str) -> tuple[bool, bool, int, int]:
+        as_long = len(decoder.get_submodule(stem)) == wanted  # type: ignore[arg-type]
+        return as_long, "decoder" in stem and "cross" not in stem, -stem.count("."), stems.count(stem)
+
+    return max(dict.fromkeys(stems), key=fits)
 
 
 def _numbered(found: dict[str, nn.Module], stem: str) -> dict[nn.Module, int]:
@@ -58,8 +67,9 @@ def _numbered(found: dict[str, nn.Module], stem: str) -> dict[nn.Module, int]:
 
 
 def _attends(cls: type) -> bool:
-    """A class of attention by its name (routers of experts have a softmax too) whose code dispatches, or draws a map."""
-    return re.search("attention|attn", cls.__name__, re.IGNORECASE) is not None and (_dispatches(cls) or bool({"softmax", "Softmax"} & _names(cls)))
+    """A class whose code dispatches, or one of attention by its name (routers of experts have a softmax too) that draws a map."""
+    named = re.search("attention|attn", cls.__name__, re.IGNORECASE) is not None
+    return _dispatches(cls) or (named and bool({"softmax", "Softmax"} & _names(cls)))
 
 
 def _dispatches(cls: type) -> bool:
@@ -88,6 +98,11 @@ def _base(model: PreTrainedModel) -> nn.Module:
 def _names(cls: type) -> frozenset[str]:
     """Every global, attribute and keyword that the methods of a class name."""
     return frozenset(name for code in _codes(cls) for name in (*code.co_names, *code.co_varnames))
+
+
+def chooses(cls: type) -> bool:
+    """Chooses the keys of each query by what they hold."""
+    return bool({"indexer", "prepare_dynamic_mask"} & _names(cls))
 
 
 @lru_cache(maxsize=None)

@@ -187,7 +187,7 @@ class Contribution:
         if call is None or weight is None:
             return
         width = call.v.shape[-1]
-        parts = weight.detach().float().view(weight.shape[0], call.heads, width)  # (d, H, Dv)
+        parts = weight.detach().to(call.v.device).float().view(weight.shape[0], call.heads, width)  # (d, H, Dv)
         gram = torch.einsum("dhv,dhw->hvw", parts, parts)
         new = call.v[:, :, call.visible.keys - call.visible.queries :].float().repeat_interleave(call.heads // call.v.shape[1], 1)
         ledger.append(seen.layer, "norm.output", torch.einsum("bhtv,hvw,bhtw->bht", new, gram, new).clamp_min(0).sqrt())

@@ -12,8 +12,6 @@ from sinklab.probe.result import HIDDEN
 Numbers = dict[str, np.ndarray]  # name -> float32 (sequences, layers, heads, n)
 
 OWN = 64  # places whose own weight is kept
-_PER_KEY = {"sum": "alpha", "qk.cosine": "qk.cosine", "qk.norms": "qk.norms"}
-_PER_QUERY = ("virtual", "entropy", "gate")
 
 
 def settle(ledger: Ledger, depth: int, layers: int) -> Numbers:
@@ -21,15 +19,14 @@ def settle(ledger: Ledger, depth: int, layers: int) -> Numbers:
     first = _first_real(ledger)
     found: dict[str, dict[int, Tensor]] = defaultdict(dict)
     for (layer, name), sums in ledger.sums.items():
-        if name in _PER_KEY:
+        if name == "count":
+            found["queries"][layer] = _from_first(sums.float(), first, ledger.length)
+        else:
             counts = ledger.sums[layer, "count"]
             means = sums / torch.where(counts > 0, counts, torch.nan)
-            found[_PER_KEY[name]][layer] = _from_first(means, first, ledger.length)
-        elif name == "count":
-            found["queries"][layer] = _from_first(sums.float(), first, ledger.length)
+            found["alpha" if name == "sum" else name][layer] = _from_first(means, first, ledger.length)
     for (layer, name), values in ledger.queries.items():
-        if name in _PER_QUERY:
-            found[name][layer] = (values / ledger.asked[:, None].to(values.device))[..., None]
+        found[name][layer] = (values / ledger.asked[:, None].to(values.device))[..., None]
     for (layer, name), runs in ledger.places.items():
         found[name][layer] = _from_first(torch.cat(runs, -1), first, ledger.length)
     for (layer, name), rows in ledger.windows.items():

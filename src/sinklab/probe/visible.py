@@ -6,7 +6,7 @@ made of causal, window, chunk, padding and packing parts only, every key is seen
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,17 +48,24 @@ class Visible:
     real: Tensor | None = None  # boolean (B, places): tokens that are not padding; None: all are
     unbroken: bool = False
     needs_vmap: bool = False
+    home: torch.device | None = None  # where the function's own tensors are, if not on `device`
     room: int | None = None  # keys that the cache hands over, those to come among them; None: as many as there are
+
+    def to(self, device: torch.device | str | int, **_: object) -> "Visible":
+        """The same, with answers on another device: accelerate sends what layers of a spread model get, and they share one mask."""
+        if isinstance(device, torch.dtype):
+            return self.__getattr__("to")  # type: ignore[no-any-return]
+        device = torch.device(device)
+        return self if device == self.device else self._elsewhere.setdefault(device, replace(self, device=device, home=self._home))
 
     def block(self, start: int, stop: int, keys: slice = slice(None)) -> Tensor:
         """Queries start..stop against `keys`: boolean (B or 1, H or 1, queries, keys)."""
         if self.dense is not None:
-            return self.dense[:, :, start:stop, keys]
-        assert self.function is not None
-        i = torch.arange(start, stop, device=self.device)[None, None, :, None] + self.query_offset
-        j = torch.arange(*keys.indices(self.keys), device=self.device)[None, None, None, :] + self.key_offset
-        b = torch.arange(self.batch, device=self.device)[:, None, None, None]
-        return self._evaluate(b, i, j)
+            return self.dense[:, :, start:stop, keys].to(self.device)
+        i = torch.arange(start, stop, device=self._home)[None, None, :, None] + self.query_offset
+        j = torch.arange(*keys.indices(self.keys), device=self._home)[None, None, None, :] + self.key_offset
+        b = torch.arange(self.batch, device=self._home)[:, None, None, None]
+        return self._evaluate(b, i, j).to(self.device)
 
     @cached_property
     def causal(self) -> bool:
@@ -98,7 +105,7 @@ class Visible:
         """Boolean (B, queries): padding asks nothing."""
         if self.real is None:
             return torch.ones(self.batch, self.queries, dtype=torch.bool, device=self.device)
-        return self.real[:, self.query_offset : self.query_offset + self.queries]
+        return self.real[:, self.query_offset : self.query_offset + self.queries].to(self.device)
 
     @cached_property
     def first(self) -> Tensor:
@@ -110,17 +117,18 @@ class Visible:
     def last(self) -> Tensor:
         """int32 (B, keys): the last query of this call that sees each key; before `first` where none does. Found by bisection."""
         assert self.unbroken
-        low = self.first.expand(self.batch, -1).long() - 1  # sees it, or nobody does
+        first = self.first.to(self._home)
+        low = first.expand(self.batch, -1).long() - 1  # sees it, or nobody does
         high = torch.full_like(low, self.queries)  # does not see it
-        b = torch.arange(self.batch, device=self.device)[:, None]
-        j = torch.arange(self.keys, device=self.device)[None] + self.key_offset
+        b = torch.arange(self.batch, device=self._home)[:, None]
+        j = torch.arange(self.keys, device=self._home)[None] + self.key_offset
         for _ in range(self.queries.bit_length() + 1):
             middle = (low + high) // 2
             asked = middle.clamp(0, self.queries - 1)
-            sees = self._evaluate(b, asked + self.query_offset, j) & (middle >= self.first) & (middle < self.queries)
+            sees = self._evaluate(b, asked + self.query_offset, j) & (middle >= first) & (middle < self.queries)
             open_ = high - low > 1
             low, high = torch.where(sees & open_, middle, low), torch.where(~sees & open_, middle, high)
-        return low.to(torch.int32)
+        return low.to(self.device, torch.int32)
 
     @cached_property
     def counts(self) -> Tensor:
@@ -132,6 +140,14 @@ class Visible:
         before = torch.nn.functional.pad(self.queries_real.long().cumsum(-1), (1, 0))
         first = self.first.expand(self.batch, -1).long().clamp_max(self.queries)
         return (before.gather(1, (self.last.long() + 1).clamp_min(0)) - before.gather(1, first)).clamp_min(0).to(torch.int32)[:, None]
+
+    @cached_property
+    def _elsewhere(self) -> dict[torch.device, "Visible"]:
+        return {}
+
+    @property
+    def _home(self) -> torch.device:
+        return self.home or self.device
 
     @cached_property
     def _all_real(self) -> bool:
@@ -166,7 +182,7 @@ def describe(
     offset = int(q_offset)
     keys = min(kv_length, offset + q_length - kv_offset)  # a static cache has room for tokens to come, which nobody sees
     return Visible(
-        batch_size, q_length, keys, torch.device(device), offset, int(kv_offset), function, None, real, is_unbroken(function), use_vmap, kv_length
+        batch_size, q_length, keys, torch.device(device), offset, int(kv_offset), function, None, real, is_unbroken(function), use_vmap, room=kv_length
     )
 
 

@@ -172,7 +172,7 @@ class Watch:
         layer = self.places.attention.get(module, -1)
         again = self._last[:3] == (id(module), id(q), id(k))  # one map on two halves of the values is one map
         self._last = (id(module), id(q), id(k), q, k)
-        call = _call(layer, module, q, k, v, self._visible(module, q, k, mask, rest), rest)
+        call = _call(layer, module, q, k, v, self._visible(module, q, k, mask, rest).to(q.device), rest)
         out, lse = answer(call)
         if dropout:
             out = _with_dropout(call, dropout)
@@ -191,13 +191,15 @@ class Watch:
             if mask.room not in (None, keys) or mask.queries != queries:
                 raise NotMeasurable(f"{type(module).__name__} attends to {keys} keys that are not the {mask.keys} tokens of the text.")
             return mask
-        offset = max(0, self.ledger.length - queries) if module in self.places.attention else 0
+        of_text = module in self.places.attention
+        offset = max(0, self.ledger.length - queries) if of_text else 0
+        real = self.ledger.real_until(offset + queries) if of_text else None
         if isinstance(mask, Tensor):
-            return drawn(mask[..., :keys], self.ledger.real_until(offset + queries), offset)
+            return drawn(mask[..., :keys], real, offset)
         causal = rest.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
         function = None if causal or queries == 1 else bidirectional_mask_function
-        return describe(q.shape[0], queries, keys, offset, 0, function, self.ledger.real_until(offset + queries), q.device)
+        return describe(q.shape[0], queries, keys, offset, 0, function, real, q.device)
 
     def _map_drawn(self, module: nn.Module, seen: Seen) -> None:
         if not _recomputing():
@@ -318,6 +320,8 @@ def _with_dropout(call: Call, dropout: float) -> Tensor:
 def _matrix(projection: nn.Module, width: int) -> Tensor | None:
     """The output projection as (d, H * Dv); None where it is quantised and cannot be read."""
     weight = projection.weight
+    if isinstance(weight, Tensor) and weight.is_meta:  # it lies elsewhere between calls: accelerate's hook knows where
+        weight = (getattr(getattr(projection, "_hf_hook", None), "weights_map", None) or {}).get("weight")
     if not isinstance(weight, Tensor) or not weight.is_floating_point() or weight.dim() != 2:
         return None
     return weight if weight.shape[1] == width and isinstance(projection, nn.Linear) else weight.T if weight.shape[0] == width else None
