@@ -148,6 +148,7 @@ CASES = [
     Case("any intervals, float32", "scattered", batch=2, dtype=FULL),
     Case("scores under a cap", softcap=5.0, spread=8.0),
     Case("scores far under a cap", softcap=30.0, dtype=FULL),
+    Case("scores that a cap bends", softcap=30.0, spread=5.0, heads=8, kv_heads=4, dtype=FULL),
     Case("eight heads read two", heads=8, kv_heads=2, queries=70, keys=70),
     Case("six heads read three, padded", "padded", batch=2, heads=6, kv_heads=3, queries=70, keys=70),
     Case("decoding one token", queries=1),

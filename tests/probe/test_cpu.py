@@ -59,7 +59,7 @@ def test_equals_the_formula_over_several_blocks(case):
 
 def repeated(made, batch: int):
     rows = torch.arange(batch) % len(made.q)
-    first, last = made.first[rows % len(made.first)], made.last[rows]
+    first, last = made.first[rows % len(made.first)], made.last[rows % len(made.last)]
     return dataclasses.replace(made, q=made.q[rows], k=made.k[rows], lse=made.lse[rows], first=first, last=last)
 
 
@@ -195,6 +195,28 @@ def test_settings_are_neither_obeyed_nor_changed(name, dtype):
         with pytest.raises(RuntimeError, match="meta"):  # a tensor without numbers gets past the checks
             cpu.in_blocks(made.q, made.k, made.lse.to("meta"), *arguments(made)[3:], cpu.plan(made.q, made.k))
         assert precision() == before
+
+
+class PrecisionOfProducts(TorchDispatchMode):
+    """What products were allowed to round their factors to: many processors make no use of it, so that numbers would not show it."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in {torch.ops.aten.addmm, torch.ops.aten.baddbmm}:
+            self.found.add(torch.backends.mkldnn.matmul.fp32_precision)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("batch", [1, 40])
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, "ieee"), (torch.float16, "ieee"), (torch.bfloat16, "bf16")], ids=str)
+def test_only_bfloat16_may_be_rounded_to_bfloat16(dtype, expected, batch):
+    made = repeated(inputs(Case("rounded", dtype=dtype)), batch)
+    with setting("medium"), PrecisionOfProducts() as products:
+        cpu.column_sums(*arguments(made))
+    assert products.found == {expected}
 
 
 def test_what_was_inherited_is_inherited_again():

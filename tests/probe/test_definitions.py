@@ -12,9 +12,9 @@ from small import small_llama
 import sinklab
 from sinklab.errors import SinklabError
 from sinklab.probe.definitions import ALL
-from sinklab.probe.probes import Alpha, Contribution, Tail, Virtual
+from sinklab.probe.probes import Alpha, Contribution, Own, Tail, Virtual
 
-PROBES = [Alpha(), Virtual(), Tail(), Contribution()]
+PROBES = [Alpha(), Virtual(), Own(), Tail(), Contribution()]
 MODEL = small_llama(num_hidden_layers=3, initializer_range=0.5)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from four_models import MODELS, SMALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import small_llama
@@ -14,7 +15,6 @@ from transformers import (
 import sinklab
 from sinklab.errors import NotMeasurable, SinklabError
 from sinklab.probe.probes import ALL
-from test_watch import MODELS, SMALL
 
 
 def tokens(rows=3, length=26, seed=0):

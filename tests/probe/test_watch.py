@@ -9,63 +9,19 @@ from typing import ClassVar
 
 import pytest
 import torch
+from four_models import MODELS, agree, generated, tokens
 from small import small_llama
-from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM, MistralConfig, MistralForCausalLM, StaticCache
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, StaticCache
 
 import sinklab
 from sinklab.errors import NotMeasurable
 from sinklab.probe.ledger import Ledger
-from sinklab.probe.probes import ALL, Alpha
+from sinklab.probe.probes import ALL, Alpha, Own
 from sinklab.probe.seen import Seen
-
-SMALL = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
-    "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.4,
-}  # fmt: skip
-
-
-def mistral():
-    torch.manual_seed(0)
-    return MistralForCausalLM(MistralConfig(**SMALL, sliding_window=7)).eval()
-
-
-def gemma():
-    torch.manual_seed(0)
-    config = Gemma2Config(**SMALL, head_dim=8, sliding_window=7, query_pre_attn_scalar=8, attn_logit_softcapping=3.0)
-    return Gemma2ForCausalLM(config).eval()
-
-
-def gpt_oss():
-    torch.manual_seed(0)
-    model = GptOssForCausalLM(GptOssConfig(**SMALL, head_dim=8, sliding_window=7, num_local_experts=2, num_experts_per_tok=1)).eval()
-    for layer in model.model.layers:
-        torch.nn.init.normal_(layer.self_attn.sinks)
-    return model
-
-
-MODELS = {"llama": small_llama, "mistral": mistral, "gemma": gemma, "gpt_oss": gpt_oss}
-
 
 @pytest.fixture(params=MODELS)
 def model(request):
     return MODELS[request.param]()
-
-
-def tokens(rows=2, length=20, seed=0):
-    return torch.randint(3, 128, (rows, length), generator=torch.Generator().manual_seed(seed))
-
-
-def generated(model, ids, **settings):
-    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=9, min_new_tokens=9, do_sample=False, **settings)
-
-
-def agree(a, b, tolerance=1e-5):
-    assert set(a.numbers) == set(b.numbers)
-    for name in set(a.numbers) - {"matrix-entropy", "massive"}:
-        x, y = torch.as_tensor(a.numbers[name]), torch.as_tensor(b.numbers[name])
-        scale = max(1.0, float(x.nan_to_num().abs().max()))
-        torch.testing.assert_close(x, y, rtol=0, atol=tolerance * scale, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize("cache", [None, "static"])
@@ -270,8 +226,8 @@ def test_the_probe_of_the_documentation_works(model):
     names = {"dataclass": dataclass, "ClassVar": ClassVar, "Seen": Seen, "Ledger": Ledger}
     exec(code, names)
     ids = tokens()
-    result = sinklab.measure(model, ids, probes=[Alpha(), names["Diagonal"]()])
+    result = sinklab.measure(model, ids, probes=[Alpha(), Own(), names["Diagonal"]()])
     torch.testing.assert_close(torch.from_numpy(result.numbers["diagonal"])[..., 0], torch.from_numpy(result.numbers["own"]).mean(-1))
-    with sinklab.watch(model, [Alpha(), names["Diagonal"]()]) as rows:
+    with sinklab.watch(model, [Alpha(), Own(), names["Diagonal"]()]) as rows:
         text = generated(model, ids)
-    agree(rows.result(), sinklab.measure(model, text[:, :-1], probes=[Alpha(), names["Diagonal"]()]))
+    agree(rows.result(), sinklab.measure(model, text[:, :-1], probes=[Alpha(), Own(), names["Diagonal"]()]))

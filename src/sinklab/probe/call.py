@@ -11,6 +11,7 @@ from sinklab.model.attend import attend, repeat_heads
 from sinklab.probe.visible import Visible
 
 CHUNK_NUMBERS = 1 << 22  # numbers of scores in one chunk: 16 MiB of float32
+CUDA_CHUNK_NUMBERS = 1 << 26  # launches cost more there than memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ class Call:
     def chunks(self) -> Iterator[tuple[int, int, slice]]:
         """(start, stop, keys): runs of queries with the keys that any of them sees, last ones first so that memory peaks early."""
         visible = self.visible
-        step = max(16, CHUNK_NUMBERS // max(1, visible.batch * self.heads * visible.keys))
+        step = max(16, _chunk_numbers(self.q) // max(1, visible.batch * self.heads * visible.keys))
         for start in reversed(range(0, visible.queries, step)):
             stop = min(start + step, visible.queries)
             yield start, stop, keys_seen(visible, start, stop)
@@ -71,6 +72,8 @@ def answer(call: Call) -> tuple[Tensor, Tensor]:
     if call.sink is not None:
         out, lse = _with_sink(out, lse, call.sink)
     lse = lse.detach()
+    if call.visible.plain:
+        return out, lse
     counts = call.visible.queries_real[:, None] & (lse != -torch.inf)
     return out, lse.masked_fill(~counts, torch.inf)
 
@@ -84,7 +87,7 @@ def _with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
 def _by_masks(call: Call) -> tuple[Tensor, Tensor]:
     """The fast kernel on runs of queries, each with the boolean mask of its own rows."""
     visible = call.visible
-    step = max(64, CHUNK_NUMBERS // max(1, visible.batch * visible.keys))
+    step = max(64, _chunk_numbers(call.q) // max(1, visible.batch * visible.keys))
     outs, lses = [], []
     for start in range(0, visible.queries, step):
         stop = min(start + step, visible.queries)
@@ -107,6 +110,10 @@ def _by_chunks(call: Call) -> tuple[Tensor, Tensor]:
         outs.append(weights.to(call.v.dtype) @ repeat_heads(call.v[:, :, keys], call.heads))
         lses.append(lse)
     return torch.cat(outs, 2), torch.cat(lses, 2)
+
+
+def _chunk_numbers(q: Tensor) -> int:
+    return CUDA_CHUNK_NUMBERS if q.is_cuda else CHUNK_NUMBERS
 
 
 def keys_seen(visible: Visible, start: int, stop: int) -> slice:

@@ -19,8 +19,15 @@ from torch import Tensor
 
 NAME = "kernel"
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton too decides where a kernel is defined, not where it is called
-WIDEST_HEAD = 256
-BUSY = 4  # programs for each processor: where there are fewer, queries are cut into pieces
+HALF_TILES = {  # keys, queries, warps and stages up to this head size, in bfloat16 and float16
+    64: (64, 64, 4, 3),
+    112: (128, 64, 4, 3),
+    128: (128, 128, 4, 2),
+    192: (128, 64, 8, 2),
+    256: (128, 32, 8, 3),
+}
+WIDEST_HEAD = max(HALF_TILES)
+BUSY = 4  # programs for each processor, where queries are cut into pieces because there is not one for each
 
 
 @dataclass(frozen=True)
@@ -81,11 +88,12 @@ def _triton_is_there() -> bool:
 def plan(q: Tensor, k: Tensor) -> Plan:
     """The cut for these shapes: fixed per head size and dtype, with smaller tiles where there are few queries or few keys."""
     (batch, heads, queries, head), keys, chip = q.shape, k.shape[2], _chip(q.device)
-    wide, tall, warps, stages = _narrow_tile(keys) if keys <= 64 else _exact_tile() if q.dtype == torch.float32 else _half_tile(head)
+    wide, tall, warps, stages = _tile(keys, batch * heads, head, q.dtype == torch.float32, chip)
     tall = min(tall, max(16, _power_of_2(queries)))
     room = (chip.shared // (q.element_size() * sum(_slices(head, q.dtype))) - wide) // tall  # tiles of queries beside one of keys
     programs = -(-keys // wide) * batch * heads
-    pieces = min(BUSY * chip.processors // max(1, programs), -(-queries // tall))
+    idle = programs < chip.processors
+    pieces = min(BUSY * chip.processors // max(1, programs), queries // (2 * tall)) if idle else 1
     together = min(chip.cache // max(1, queries * head * q.element_size()), batch * heads)
     return Plan(wide, tall, warps, max(1, min(stages, room)), max(1, together), max(1, pieces))
 
@@ -107,23 +115,13 @@ def _chip(device: torch.device) -> Chip:
     return Chip(properties.multi_processor_count, properties.shared_memory_per_block_optin - 2048, properties.L2_cache_size // 3)
 
 
-def _half_tile(head: int) -> tuple[int, int, int, int]:
-    """Keys, queries, warps and stages for bfloat16 and float16: the fastest of some thirty for heads of 64, 128, 192 and 256 on an H200."""
-    if head <= 64:
-        return 128, 64, 4, 3
-    if head <= 128:
-        return 128, 128, 4, 2
-    return (64, 64, 4, 3) if head <= 192 else (128, 32, 4, 3)
-
-
-def _exact_tile() -> tuple[int, int, int, int]:
-    """For float32, whose products do not run on tensor cores."""
-    return 128, 128, 8, 2
-
-
-def _narrow_tile(keys: int) -> tuple[int, int, int, int]:
-    """For a few keys, where reading the queries is what takes time."""
-    return (16, 128, 4, 2) if keys <= 16 else (64, 64, 4, 2)
+def _tile(keys: int, rows: int, head: int, exact: bool, chip: Chip) -> tuple[int, int, int, int]:
+    """Keys, queries, warps and stages: the fastest of some thirty for heads of 64 to 256 and lengths of 64 to 131,072 on an H200."""
+    if keys <= 16:  # reading the queries is what takes time
+        return 16, 128, 4, 2
+    if keys <= 64 or -(-keys // 128) * rows < 2 * chip.processors:
+        return (64, 128, 4, 2) if exact else (64, 64, 4, 3)
+    return (128, 128, 8, 3) if exact else next(tile for widest, tile in HALF_TILES.items() if head <= widest)
 
 
 def _power_of_2(count: int) -> int:

@@ -80,8 +80,11 @@ def _document_starts(position_ids: Tensor) -> Tensor | None:
 
 
 def _added(before: Tensor | None, values: Tensor, offset: int) -> Tensor:
-    values = F.pad(values, (offset, 0))
+    if offset:
+        values = F.pad(values, (offset, 0))
     if before is None:
         return values
+    if before.shape == values.shape:
+        return before + values
     width = max(before.shape[-1], values.shape[-1])
     return F.pad(before, (0, width - before.shape[-1])) + F.pad(values, (0, width - values.shape[-1]))

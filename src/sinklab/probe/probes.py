@@ -5,6 +5,7 @@ after a layer; level 0 is what enters the first), `see_output` (what the output 
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from sinklab.probe.ledger import Ledger
 from sinklab.probe.seen import Seen
+from sinklab.probe.visible import Visible
 
 TAIL = 64  # queries of the definition `tail_window`
+OWN = 64  # places whose weight on themselves is kept; all of them where documents are packed, each of which has a beginning
 FIRST = 8  # keys of the definition `tail_window`
 
 
@@ -51,18 +54,33 @@ class Alpha:
         ledger.ways[seen.layer].add(way)
         ledger.add_columns(seen.layer, "sum", sums, visible.key_offset)
         ledger.add_columns(seen.layer, "count", visible.counts, visible.key_offset)
-        ledger.append(seen.layer, "own", seen.own())
 
     def _selected(self, seen: Seen, ledger: Ledger) -> Tensor:
         """NaN at the places that were not asked for."""
         visible = seen.visible
-        wanted = torch.tensor(self.positions, device=visible.device) - 1
+        places, targets = visible.once(("places", self.positions), lambda: self._places(visible, ledger))
+        sums = torch.full((visible.batch, seen.heads, visible.keys + 1), torch.nan, device=visible.device)
+        return sums.scatter_(-1, targets.expand(-1, seen.heads, -1), seen.selected(places))[..., :-1]
+
+    def _places(self, visible: Visible, ledger: Ledger) -> tuple[Tensor, Tensor]:
+        """Where the named positions are among the keys of a call; what is not among them goes one place past the end."""
+        wanted = _counted_from_0(self.positions, visible.device)
         places = first_real(ledger, visible.batch, visible.device)[:, None] + wanted - visible.key_offset
         inside = (places >= 0) & (places < visible.keys)
-        places = places.clamp(0, visible.keys - 1)
-        sums = torch.full((visible.batch, seen.heads, visible.keys + 1), torch.nan, device=visible.device)
-        targets = torch.where(inside, places, visible.keys)  # one place past the end takes what is not in this call
-        return sums.scatter(-1, targets[:, None].expand(-1, seen.heads, -1), seen.selected(places))[..., :-1]
+        return places.clamp(0, visible.keys - 1), torch.where(inside, places, visible.keys)[:, None]
+
+
+@dataclass(frozen=True)
+class Own:
+    """What each of the first 64 queries gives to its own place, for definitions that leave it out."""
+
+    name: ClassVar[str] = "own"
+
+    def see(self, seen: Seen, ledger: Ledger) -> None:
+        visible = seen.visible
+        wanted = visible.queries if ledger.starts is not None else OWN - visible.query_offset + int(first_real(ledger, 1, "cpu").max())
+        if wanted > 0:
+            ledger.append(seen.layer, "own", seen.own(min(wanted, visible.queries)))
 
 
 @dataclass(frozen=True)
@@ -220,21 +238,27 @@ class MatrixEntropy:
         ledger.put(level, "matrix-entropy", torch.stack([_matrix_entropy(x[mask]) for x, mask in zip(hidden, real, strict=True)])[:, None])
 
 
-DEFAULT: tuple[Probe, ...] = (Alpha(), Virtual(), Tail())
+DEFAULT: tuple[Probe, ...] = (Alpha(), Virtual(), Own(), Tail())
 ALL: dict[str, Probe] = {
     p.name: p
-    for p in (Alpha(), Virtual(), Tail(), Entropy(), Norms(), Massive(), Decomposition(), Contribution(), Gate(), MatrixEntropy())
+    for p in (Alpha(), Virtual(), Own(), Tail(), Entropy(), Norms(), Massive(), Decomposition(), Contribution(), Gate(), MatrixEntropy())
 }
 
 
-def first_real(ledger: Ledger, batch: int, device: torch.device) -> Tensor:
+@cache
+def _counted_from_0(positions: tuple[int, ...], device: torch.device) -> Tensor:
+    """Kept, because sending them to a GPU waits for it."""
+    return torch.tensor(positions, device=device) - 1
+
+
+def first_real(ledger: Ledger, batch: int, device: torch.device | str) -> Tensor:
     """(B,): the place of each sequence's first real token."""
     if ledger.real is None:
         return torch.zeros(batch, dtype=torch.long, device=device)
     return ledger.real.to(device).long().argmax(-1)
 
 
-def last_real(visible) -> Tensor:  # type: ignore[no-untyped-def]
+def last_real(visible: Visible) -> Tensor:
     """(B,): one past the last real query of this call."""
     real = visible.queries_real
     return torch.where(real.any(-1), real.shape[1] - real.flip(-1).long().argmax(-1), 0)
@@ -247,7 +271,7 @@ def _real_rows(ledger: Ledger, hidden: Tensor, offset: int) -> Tensor:
 
 
 def _median(size: Tensor, real: Tensor, most: int = 16) -> Tensor:
-    """(B, 1): of all magnitudes of at most 16 real tokens, evenly taken; sorting every number would cost more than the layer's attention."""
+    """(B, 1): of all magnitudes of at most 16 real tokens, evenly taken: sorting every number costs more than a layer's attention."""
     first, many = real.long().argmax(-1), real.sum(-1).clamp_min(1)
     some = first[:, None] + torch.linspace(0, 1, most, device=size.device) * (many - 1)[:, None]
     sample = size.gather(1, some.round().long()[..., None].expand(-1, -1, size.shape[-1]))

@@ -25,7 +25,7 @@ class Seen(Protocol):
     def columns(self) -> tuple[Tensor, str]: ...
     def selected(self, places: Tensor) -> Tensor: ...
     def block(self, queries: slice, keys: slice) -> Tensor: ...
-    def own(self) -> Tensor: ...
+    def own(self, first: int) -> Tensor: ...
     def virtual(self) -> Tensor | None: ...
     def entropy(self) -> Tensor: ...
 
@@ -65,18 +65,19 @@ class SeenCall:
         """Weights of a few queries on a few keys, float32 (B, H, queries, keys)."""
         return self.call.weights(self.lse, queries.start, queries.stop, keys)
 
-    def own(self) -> Tensor:
-        """float32 (B, H, Tq): what each query gives to its own place."""
+    def own(self, first: int) -> Tensor:
+        """float32 (B, H, first): what each of the first queries gives to its own place."""
         call = self.call
         shift = call.visible.query_offset - call.visible.key_offset
-        k = call.k[:, :, shift : shift + call.visible.queries].repeat_interleave(call.heads // call.k.shape[1], 1)
-        scores = (call.q.float() * k.float()).sum(-1) * call.scale
+        q = call.q[:, :, :first]
+        k = call.k[:, :, shift : shift + q.shape[2]].repeat_interleave(call.heads // call.k.shape[1], 1)
+        scores = (q.float() * k.float()).sum(-1) * call.scale
         if call.softcap is not None:
             scores = call.softcap * torch.tanh(scores / call.softcap)
         if call.bias is not None:
             wide = call.bias.expand(-1, -1, call.visible.queries, -1)
-            scores = scores + wide.diagonal(shift, -2, -1)[..., : call.visible.queries]
-        return torch.exp(scores - self.lse)
+            scores = scores + wide.diagonal(shift, -2, -1)[..., : q.shape[2]]
+        return torch.exp(scores - self.lse[:, :, :first])
 
     def virtual(self) -> Tensor | None:
         """float32 (B, H, Tq): mass on a learned sink; None where the model has none."""
@@ -116,9 +117,9 @@ class SeenMap:
     def block(self, queries: slice, keys: slice) -> Tensor:
         return self.map[:, :, queries, keys].float()
 
-    def own(self) -> Tensor:
+    def own(self, first: int) -> Tensor:
         shift = self.visible.query_offset - self.visible.key_offset
-        return self.map.diagonal(shift, -2, -1)[..., : self.visible.queries].float()
+        return self.map.diagonal(shift, -2, -1)[..., : min(first, self.visible.queries)].float()
 
     def virtual(self) -> Tensor | None:
         return self.rest

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from sinklab.probe.ledger import Ledger
+from sinklab.probe.probes import OWN
 from sinklab.probe.result import HIDDEN
 
 Numbers = dict[str, np.ndarray]  # name -> float32 (sequences, layers, heads, n)
 
-OWN = 64  # places whose own weight is kept
 
 
 def settle(ledger: Ledger, depth: int, layers: int) -> Numbers:
@@ -34,7 +34,7 @@ def settle(ledger: Ledger, depth: int, layers: int) -> Numbers:
     for (layer, name), values in ledger.facts.items():
         found[name][layer] = _shifted(name, values.float(), first)
     numbers = {name: _stack(by_layer, layers + 1 if name in HIDDEN else depth) for name, by_layer in found.items()}
-    if "own" in numbers:
+    if "own" in numbers and ledger.starts is None:
         numbers["own"] = numbers["own"][..., :OWN]
     return numbers
 

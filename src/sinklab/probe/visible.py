@@ -5,16 +5,17 @@ made of causal, window, chunk, padding and packing parts only, every key is seen
 `first` and `last`. Anything else is evaluated block by block.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from sinklab.errors import NotMeasurable
 
+T = TypeVar("T")
 MaskFunction = Callable[[Any, Any, Any, Any], Tensor]
 
 # Parts whose intersection with "causal" leaves each key one unbroken run of queries. Names of transformers' closures: one that is
@@ -58,6 +59,12 @@ class Visible:
         device = torch.device(device)
         return self if device == self.device else self._elsewhere.setdefault(device, replace(self, device=device, home=self._home))
 
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What depends on the mask alone is made for the first layer and kept for the others."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
     def block(self, start: int, stop: int, keys: slice = slice(None)) -> Tensor:
         """Queries start..stop against `keys`: boolean (B or 1, H or 1, queries, keys)."""
         if self.dense is not None:
@@ -97,8 +104,9 @@ class Visible:
         """Causal over a whole text and nothing else: what kernels call `is_causal`. Also a single query that sees every key."""
         if not self.unbroken or self.key_offset:
             return False
-        ends_here = self.keys - self.queries == self.query_offset
-        return ends_here and (self.query_offset == 0 or self.queries == 1) and bool((self.last == self.queries - 1).all()) and self._all_real
+        if self.keys - self.queries != self.query_offset or (self.query_offset and self.queries > 1) or not self._all_real:
+            return False
+        return self._ends_at_the_last or bool((self.last == self.queries - 1).all())
 
     @cached_property
     def queries_real(self) -> Tensor:
@@ -117,6 +125,8 @@ class Visible:
     def last(self) -> Tensor:
         """int32 (B, keys): the last query of this call that sees each key; before `first` where none does. Found by bisection."""
         assert self.unbroken
+        if self._ends_at_the_last:
+            return self._last_without_windows
         first = self.first.to(self._home)
         low = first.expand(self.batch, -1).long() - 1  # sees it, or nobody does
         high = torch.full_like(low, self.queries)  # does not see it
@@ -130,6 +140,21 @@ class Visible:
             low, high = torch.where(sees & open_, middle, low), torch.where(~sees & open_, middle, high)
         return low.to(self.device, torch.int32)
 
+    @property
+    def _last_without_windows(self) -> Tensor:
+        """Every real key is seen up to the last query."""
+        last = torch.full_like(self.first, self.queries - 1)
+        if self.real is None:
+            return last
+        real = self.real[:, self.key_offset : self.key_offset + self.keys].to(self.device)
+        return torch.where(real, last, self.first - 1)
+
+    @cached_property
+    def _ends_at_the_last(self) -> bool:
+        """Made of causality and padding alone."""
+        assert self.function is not None
+        return set(_leaves(self.function)) <= {"causal_mask_function", "padding_mask_function.<locals>.inner_mask"}
+
     @cached_property
     def counts(self) -> Tensor:
         """int32 (B, H or 1, keys): how many real queries of this call may see each key."""
@@ -137,9 +162,15 @@ class Visible:
             steps = range(0, self.queries, 512)
             parts = [(self.block(a, min(a + 512, self.queries)) & self.queries_real[:, None, a : a + 512, None]).sum(-2) for a in steps]
             return torch.stack(parts).sum(0).to(torch.int32)
+        if self.real is None:
+            return (self.last - self.first + 1).clamp_min(0)[:, None].expand(self.batch, -1, -1)
         before = torch.nn.functional.pad(self.queries_real.long().cumsum(-1), (1, 0))
         first = self.first.expand(self.batch, -1).long().clamp_max(self.queries)
         return (before.gather(1, (self.last.long() + 1).clamp_min(0)) - before.gather(1, first)).clamp_min(0).to(torch.int32)[:, None]
+
+    @cached_property
+    def _kept(self) -> dict[Hashable, Any]:
+        return {}
 
     @cached_property
     def _elsewhere(self) -> dict[torch.device, "Visible"]:
