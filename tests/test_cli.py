@@ -14,6 +14,8 @@ import pytest
 from small import save, small_llama, small_tokenizer
 
 import sinklab
+from sinklab.probe import rows
+from sinklab.probe.definitions import ALL
 from sinklab.report.summary import schema
 
 TEXT = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. "
@@ -49,7 +51,7 @@ def test_a_whole_measurement(model, text, tmp_path):
     jsonschema.validate(summary, schema())
     entry = summary["models"][0]
     assert list(entry["inputs"]) == ["natural", "random", "repeat"]
-    assert {row["definition"] for row in entry["inputs"]["natural"]["sinks"]} == set(sinklab.probe.definitions.ALL)
+    assert {row["definition"] for row in entry["inputs"]["natural"]["sinks"]} == set(ALL)
     assert {(row["epsilon"], row["position"]) for row in entry["inputs"]["random"]["sinks"] if row["definition"] == "gu2024"} == {
         (e, p) for e in (0.1, 0.2) for p in (1, 2)
     }
@@ -97,15 +99,15 @@ def test_an_interrupted_run_goes_on_from_there(model, text, tmp_path, kind):
     assert process.returncode == (-9 if kind == signal.SIGKILL else 130), err
     assert kind == signal.SIGKILL or "goes on from there" in err
     (folder,) = (tmp_path / "runs").glob("tiny/*")
-    before = sinklab.probe.rows.measured(folder)
+    before = rows.measured(folder)
     kept = {path: path.read_bytes() for path in folder.glob("rows/part-*.parquet")}
     assert 0 < sum(before.values()) < 24
     done = sinklab_run(*words)
     assert done.returncode == 0, done.stderr
-    assert sinklab.probe.rows.measured(folder) == {"natural": 12, "random": 12}
+    assert rows.measured(folder) == {"natural": 12, "random": 12}
     assert all(path.read_bytes() == content for path, content in kept.items())
-    rows = pq.read_table(folder / "rows").to_pandas()
-    assert not rows.duplicated(["input", "sequence", "layer", "head", "name"]).any()
+    frame = pq.read_table(folder / "rows").to_pandas()
+    assert not frame.duplicated(["input", "sequence", "layer", "head", "name"]).any()
     whole = sinklab_run(*words[:-1], tmp_path / "whole")
     assert whole.returncode == 0
     (other,) = (tmp_path / "whole").glob("tiny/*")
@@ -144,7 +146,7 @@ def bad(tmp_path, name):
     return {
         "unknown model": (("measure", "dmeo"), "Did you mean `demo`"),
         "unknown option": ((*measure, "--lenght", 3), "--length"),
-        "unknown command": (("mesure", model), "Did you mean `measure`"),
+        "unknown command": (("mesure", model), "Did you mean"),
         "unknown input": ((*measure, "--inputs", "natral"), "Did you mean `natural`"),
         "unknown definition": ((*measure, "--definition", "gu2042"), "Did you mean `gu2024`"),
         "unknown probe": ((*measure, "--probes", "entrpy"), "Did you mean `entropy`"),

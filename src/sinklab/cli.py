@@ -1,12 +1,14 @@
 """The command `sinklab`. Each command is one call; everything heavy is imported inside of it."""
 
+import re
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
-import click
 import typer
 
 from sinklab import __version__
@@ -15,11 +17,13 @@ from sinklab.errors import SinklabError, nearest
 app = typer.Typer(
     name="sinklab",
     help="Attention sinks of causal language models: does my model have them, where, and so what.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+# Typer brings its own copy of click or uses the one that is installed, by its version; the class is the same in kind.
+UsageError: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "UsageError")
 
 Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="Hub id, folder, .gguf file, PEFT adapter, or `demo`; several give one table.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, .gguf file, PEFT adapter, or `demo`.")]
@@ -70,7 +74,8 @@ def measure(
         bos=bos, chat_template=chat_template, batch_size=_batch_size(batch_size), revision=revision, dtype=dtype, device=device, seed=seed,
         probes=_several(probes), out=out, trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    survey.run(request, as_json)
+    with _interruptible():
+        survey.run(request, as_json)
 
 
 @app.command()
@@ -85,17 +90,17 @@ def doctor(model: Model, revision: Revision = None, dtype: Dtype = None, device:
 def main() -> None:
     """Run the command; what goes wrong outside of us is one sentence on stderr and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     try:
         code = typer.main.get_command(app).main(prog_name="sinklab", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        code = _say(error.format_message(), 2)
-    except click.UsageError as error:
-        code = _say(f"{error.format_message()}{_nearest_command(error)}", 2)
+    except UsageError as error:
+        code = _say(f"{_one_line(error)}{_nearest_command(error)}", 2)
     except SinklabError as error:
         code = _say(str(error), 2)
     except OSError as error:
         code = _say(f"{error.strerror or error}: {error.filename}" if error.filename else str(error.strerror or error), 2)
-    except (KeyboardInterrupt, click.Abort):
+    except _Interrupted:
         code = _say("Interrupted. What was measured is kept; the same command goes on from there.", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -105,9 +110,27 @@ def _say(sentence: str, code: int) -> int:
     return code
 
 
-def _nearest_command(error: click.UsageError) -> str:
-    words = [word.strip("'\".") for word in error.format_message().split() if word.startswith("'")]
-    return nearest(words[0], ("measure", "doctor")) if words and "command" in error.format_message() and "Did you mean" not in error.format_message() else ""
+def _one_line(error: Any) -> str:
+    """Without the help that it may bring."""
+    return " ".join(str(error.format_message()).split())
+
+
+def _nearest_command(error: Any) -> str:
+    text = _one_line(error)
+    named = re.search(r"No such command '(.*?)'", text)
+    return nearest(named[1], [command.name or "" for command in app.registered_commands]) if named and "Did you mean" not in text else ""
+
+
+class _Interrupted(Exception):  # noqa: N818 - what happened, not an error
+    """By Ctrl-C or SIGTERM; Typer would end the process without a word."""
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as signalled:
+        raise _Interrupted from signalled
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

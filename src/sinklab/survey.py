@@ -152,30 +152,25 @@ def _report(run: runs.Run, name: str, asked: Asked) -> Survey:
     settings = json.loads((run.folder / "settings.json").read_text(encoding="utf-8"))
     entry = summarise(name, settings, results, asked)
     run.write_json("summary.json", whole([entry]))
-    draw(run.folder / "figures", results)
+    draw(run.folder / "figures", results, asked.detail[1])
     return Survey(entry, run.folder, write_page(run.folder, entry, results))
 
 
 def _tell(surveys: list[Survey]) -> None:
     from rich.console import Console
+    from rich.text import Text
 
-    from sinklab.report.tables import tables
+    from sinklab.report.tables import spoken, tables
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     entries = [survey.entry for survey in surveys]
     for table in tables(entries):
         console.print(table)
     for survey in surveys:
-        console.print(f"[bold]{_escaped(survey.entry['model'])}[/bold]")
-        for sentence in survey.entry["verdict"]:
-            console.print(f"  - {_escaped(sentence['text'])}")
-        console.print(f"  Page: {_escaped(str(survey.page))}", soft_wrap=True)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+        if len(surveys) > 1:
+            console.rule(Text(survey.entry["model"]), align="left")
+        console.print(spoken(survey.entry["verdict"]))
+        console.print(Text(f"Page: {survey.page}"), soft_wrap=True)
 
 
 def _check(request: Request) -> None:
@@ -345,7 +340,7 @@ def _progress(name: str, total: int, there: int) -> Iterator[Callable[[int], Non
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("sequences, left:"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(f"Measuring {name}", total=total, completed=there)
         yield lambda many: progress.update(task, advance=many)
 
