@@ -3,8 +3,8 @@
     python benchmarks/measure.py                 on a CPU: the demo model, and a random Llama for 32,768 tokens
     python benchmarks/measure.py --device cuda   on a GPU: four layers of Llama-3-8B's shape with random weights
 
-Every case runs in a process of its own, so that its peak of memory is its own; within it ours and the peer take turns, and the table shows the median ratio.
-Plain is the model's own SDPA forward without logits.
+Every case runs in a process of its own, so that its peak of memory is its own; within it ours and the peer take turns, and the table shows the median
+ratio. Plain is the model's own SDPA forward without logits.
 """
 
 import argparse
@@ -79,7 +79,12 @@ def forward_case(length: int, dtype: Any, rounds: int) -> list[dict[str, str]]:
     times, peaks = take_turns(ways, rounds)
     what = f"T={length}, {str(dtype).removeprefix('torch.')}"
     return [
-        {"case": what, "what": name, "figure": f"{ratio(times, name, 'plain'):.2f} x plain", "memory": f"{extra(peaks, name, 'plain'):.0f} MiB more"}
+        {
+            "case": what,
+            "what": name,
+            "figure": f"{ratio(times, name, 'plain'):.2f} x plain",
+            "memory": f"{extra(peaks, name, 'plain'):.0f} MiB more",
+        }
         for name in ways
         if name != "plain"
     ] + [{"case": what, "what": "plain", "figure": f"{statistics.median(times['plain']):.2f} s", "memory": ""}]
@@ -101,8 +106,9 @@ def eager_case(rounds: int) -> list[dict[str, str]]:
 
 def paper_case(rounds: int) -> list[dict[str, str]]:
     """100 sequences of 64 tokens, beside one `generate` with maps for each; the numbers must be the same."""
-    import sinklab
     import torch
+
+    import sinklab
 
     model, ids = demo(), speech(100, 64)
     found: dict[str, Any] = {}
@@ -110,27 +116,36 @@ def paper_case(rounds: int) -> list[dict[str, str]]:
         "ours": lambda: found.update(ours=sinklab.measure(model, ids).alpha),
         "paper": lambda: found.update(paper=by_the_paper(model, ids)),
     }
-    times, peaks = take_turns(ways, max(2, rounds // 2))
+    times, _ = take_turns(ways, max(2, rounds // 2))
     apart = float((found["ours"] - found["paper"]).abs().max())
     same = bool(torch.equal(found["ours"][..., 0] > 0.3, found["paper"][..., 0] > 0.3))
     note = f"alpha apart by {apart:.1e}, Sink_1 {'the same' if same else 'DIFFERENT'}"
-    return [{"case": "100 x 64, float32", "what": "the paper's procedure over ours", "figure": f"{ratio(times, 'paper', 'ours'):.1f} x slower", "memory": note}]
+    return [
+        {
+            "case": "100 x 64, float32",
+            "what": "the paper's procedure over ours",
+            "figure": f"{ratio(times, 'paper', 'ours'):.1f} x slower",
+            "memory": note,
+        }
+    ]
 
 
-def whole_case(rounds: int) -> list[dict[str, str]]:
+def whole_case(_rounds: int) -> list[dict[str, str]]:
     """The longest text of the demo model, with all of Python in the memory."""
     import sinklab
 
     model, ids = demo(), speech(1, 8192)
     begin = time.perf_counter()
     sinklab.measure(model, ids)
-    return [{"case": "T=8192, float32", "what": "all positions", "figure": f"{time.perf_counter() - begin:.1f} s", "memory": f"{peak():.0f} MiB resident in all"}]
+    took = f"{time.perf_counter() - begin:.1f} s"
+    return [{"case": "T=8192, float32", "what": "all positions", "figure": took, "memory": f"{peak():.0f} MiB resident in all"}]
 
 
 def long_case(length: int, padded: bool) -> list[dict[str, str]]:
     """32,768 tokens through a random Llama of two layers."""
-    import sinklab
     import torch
+
+    import sinklab
 
     model = random_llama(hidden_size=512, intermediate_size=1024, num_attention_heads=8, num_key_value_heads=2, vocab_size=4096)
     ids = torch.randint(0, 4096, (1, length))
@@ -142,8 +157,9 @@ def long_case(length: int, padded: bool) -> list[dict[str, str]]:
     before = peak_from_here()
     begin = time.perf_counter()
     sinklab.measure(model, ids, mask)
+    took = f"{time.perf_counter() - begin:.1f} s"
     what = f"T={length}, two layers{', padded' if padded else ''}"
-    return [{"case": what, "what": "all positions", "figure": f"{time.perf_counter() - begin:.1f} s", "memory": f"{peak() - before:.0f} MiB more than the model"}]
+    return [{"case": what, "what": "all positions", "figure": took, "memory": f"{peak() - before:.0f} MiB more than the model"}]
 
 
 def help_case() -> list[dict[str, str]]:
@@ -158,8 +174,9 @@ def help_case() -> list[dict[str, str]]:
 
 def cuda_case(length: int, rounds: int) -> list[dict[str, str]]:
     """Four layers of Llama-3-8B: with all columns over without, with eight positions over without, and the kernel alone beside its peer."""
-    import sinklab
     import torch
+
+    import sinklab
     from sinklab.probe.probes import Alpha
     from sinklab.probe.watch import Watch
 
@@ -169,19 +186,25 @@ def cuda_case(length: int, rounds: int) -> list[dict[str, str]]:
     model = model.to(torch.bfloat16)
     ids = torch.randint(0, 128256, (100 if length == 64 else 1, length), device="cuda")
 
-    def watched(*positions: int) -> None:
-        """One watch serves many batches, so what opening it costs is the first batch's."""
-        watch = Watch(model, [Alpha(positions)])
-        with torch.no_grad(), watch:
-            model.model(ids, use_cache=False)
+    batches = 1 if length > 10_000 else 4
 
-    ways: dict[str, Callable[[], object]] = {"plain": lambda: plain(model, ids), "all": watched, "eight": lambda: watched(*NAMED[: 8 if length > 1024 else 4])}
+    def forwards() -> None:
+        for _ in range(batches):
+            plain(model, ids)
+
+    def watched(*positions: int) -> None:
+        """One watch serves all batches of a measurement."""
+        with Watch(model, [Alpha(positions)]):
+            forwards()
+
+    ways: dict[str, Callable[[], object]] = {"plain": forwards, "all": watched, "eight": lambda: watched(*NAMED[: 8 if length > 1024 else 6])}
     if length <= 8192:
-        ways["eager"] = lambda: eager(model, ids)
+        ways["eager"] = lambda: [eager(model, ids) for _ in range(batches)]
     times, peaks = take_turns(ways, rounds if length < 100_000 else 3)
+    columns, eight = ratio(times, "all", "plain"), ratio(times, "eight", "plain")
     row = {
         "case": f"T={length}" + (" x 100" if length == 64 else ""),
-        "what": f"plain {1000 * statistics.median(times['plain']):.1f} ms; columns {ratio(times, 'all', 'plain'):.2f} x, eight {ratio(times, 'eight', 'plain'):.2f} x"
+        "what": f"plain {1000 * statistics.median(times['plain']) / batches:.1f} ms; columns {columns:.2f} x, eight {eight:.2f} x"
         + (f", eager {ratio(times, 'eager', 'plain'):.2f} x" if "eager" in times else ""),
         "figure": beside_colreduce(ids.shape[0], length),
         "memory": f"{extra(peaks, 'all', 'plain'):.0f} MiB more" + (f", eager {extra(peaks, 'eager', 'plain'):.0f}" if "eager" in peaks else ""),
@@ -193,6 +216,7 @@ def cuda_case(length: int, rounds: int) -> list[dict[str, str]]:
 def beside_colreduce(batch: int, length: int) -> str:
     """The kernel alone, on the tensors of one layer, and PyPI `flash-colreduce` where it is installed."""
     import torch
+
     from sinklab.model.attend import attend
     from sinklab.probe import kernel
 
@@ -312,7 +336,12 @@ def by_the_paper(model: Any, ids: Any) -> Any:
     for row in ids:
         given = row[None]
         out = model.generate(
-            given, attention_mask=torch.ones_like(given), max_new_tokens=1, output_attentions=True, return_dict_in_generate=True, do_sample=False
+            given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=1,
+            output_attentions=True,
+            return_dict_in_generate=True,
+            do_sample=False,
         )
         kept.append(torch.stack([a[0] for a in out.attentions[0]]))
     model.set_attn_implementation("sdpa")

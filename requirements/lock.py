@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Write exact versions of everything that sinklab, its extras and its development tools need, PyTorch excepted."""
 
 import subprocess
@@ -28,12 +29,17 @@ def wanted() -> list[str]:
 def freeze(torch: list[str]) -> list[str]:
     """Install the wanted packages into a new environment, PyTorch first, and list what came."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        python(sys.executable, "-m", "venv", folder)
         pip = [f"{folder}/bin/python", "-m", "pip", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", "-qq", "--upgrade", "pip"], check=True)
-        subprocess.run([*pip, "install", "-qq", *torch], check=True)
-        subprocess.run([*pip, "install", "-qq", *wanted()], check=True)
-        return subprocess.run([*pip, "freeze", "--all"], check=True, capture_output=True, text=True).stdout.splitlines()
+        python(*pip, "install", "-qq", "--upgrade", "pip")
+        python(*pip, "install", "-qq", *torch)
+        python(*pip, "install", "-qq", *wanted())
+        return python(*pip, "freeze", "--all").splitlines()
+
+
+def python(*command: str) -> str:
+    """What a command prints; whatever it complains about is shown."""
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 - the words are ours and the Makefile's
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
 """Four tiny models that between them have grouped heads, sliding windows, score caps and learned sinks; and how two results are compared."""
 
 import torch
-from small import small_llama
 from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM, MistralConfig, MistralForCausalLM
+
+from small import small_llama
 
 SMALL = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,

@@ -11,12 +11,12 @@ from pathlib import Path
 import jsonschema
 import pyarrow.parquet as pq
 import pytest
-from small import save, small_llama, small_tokenizer
 
 import sinklab
 from sinklab.probe import rows
 from sinklab.probe.definitions import ALL
 from sinklab.report.summary import schema
+from small import save, small_llama, small_tokenizer
 
 TEXT = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. "
 
@@ -89,13 +89,28 @@ def test_a_measured_run_is_shown_and_asked_anew_without_measuring(model, text, t
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_run_goes_on_from_there(model, text, tmp_path, kind):
-    words = ("measure", model, "--text", text, "--samples", 12, "--length", 96, "--batch-size", 1, "--inputs", "natural,random", "--out", tmp_path / "runs")
+    words = (
+        "measure",
+        model,
+        "--text",
+        text,
+        "--samples",
+        12,
+        "--length",
+        96,
+        "--batch-size",
+        1,
+        "--inputs",
+        "natural,random",
+        "--out",
+        tmp_path / "runs",
+    )
     process = subprocess.Popen([sys.executable, "-m", "sinklab", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while len(list((tmp_path / "runs").rglob("part-*.parquet"))) < 9 and time.monotonic() < deadline:
         time.sleep(0.002)
     process.send_signal(kind)
-    out, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == (-9 if kind == signal.SIGKILL else 130), err
     assert kind == signal.SIGKILL or "goes on from there" in err
     (folder,) = (tmp_path / "runs").glob("tiny/*")
@@ -174,8 +189,8 @@ def bad(tmp_path, name):
 @pytest.mark.parametrize(
     "name",
     ["unknown model", "unknown option", "unknown command", "unknown input", "unknown definition", "unknown probe", "unknown bos", "unknown dtype",
-     "no number", "zero length", "zero samples", "batch", "text too short", "no text", "empty text", "broken line", "text and data set", "empty prompt",
-     "too long", "no bos", "no template", "something else there", "out is a file", "no model"],
+     "no number", "zero length", "zero samples", "batch", "text too short", "no text", "empty text", "broken line", "text and data set",
+     "empty prompt", "too long", "no bos", "no template", "something else there", "out is a file", "no model"],
 )  # fmt: skip
 def test_bad_input_gets_one_sentence(name, tmp_path):
     words, says = bad(tmp_path, name)
@@ -199,7 +214,7 @@ def test_a_full_disk_is_a_sentence(model, tmp_path):
 
 
 def test_help_needs_no_torch_and_the_package_neither():
-    script = "import sys, sinklab, sinklab.cli, sinklab.probe.rows, sinklab.report.page; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    script = "import sys, sinklab, sinklab.cli, sinklab.probe.rows, sinklab.report.page; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
     assert "measure" in sinklab_run("--help").stdout
     assert "--definition" in sinklab_run("measure", "--help").stdout

@@ -101,9 +101,7 @@ def test_missing_head_is_noted_and_missing_layers_are_refused(tmp_path):
 
 
 def test_tied_head_is_not_missing(tmp_path):
-    model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2, n_positions=32, n_embd=16, n_layer=1, n_head=2)
-    )
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2, n_positions=32, n_embd=16, n_layer=1, n_head=2))
     assert load_model(str(save(tmp_path / "gpt2", model, small_tokenizer()))).notes == ()
 
 
@@ -139,9 +137,7 @@ def test_broken_config(checkpoint):
     assert "config.json` is broken in line 4" in complaint(checkpoint)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"), [("[]", "holds no object"), ("{}", "names no model_type"), ('{"model_type": "lama9"}', "lama9")]
-)
+@pytest.mark.parametrize(("content", "reason"), [("[]", "holds no object"), ("{}", "names no model_type"), ('{"model_type": "lama9"}', "lama9")])
 def test_config_of_no_model(checkpoint, content, reason):
     (checkpoint / "config.json").write_text(content)
     assert reason in complaint(checkpoint)
@@ -170,9 +166,7 @@ def test_encoders(tmp_path):
 
 def test_types_that_are_no_causal_model(checkpoint):
     T5Config(architectures=["T5ForConditionalGeneration"]).save_pretrained(checkpoint)
-    assert "is of type t5 (T5ForConditionalGeneration), which transformers does not know as a causal language model" in complaint(
-        checkpoint
-    )
+    assert "is of type t5 (T5ForConditionalGeneration), which transformers does not know as a causal language model" in complaint(checkpoint)
 
 
 def test_unknown_names_get_the_nearest(checkpoint, monkeypatch):

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from sinklab.probe.result import Result as Result
     from sinklab.probe.rows import load as load
     from sinklab.probe.rows import load_all as load_all
-    from sinklab.probe.watch import Watch as watch  # noqa: N813 - used as a function
+    from sinklab.probe.watch import Watch
+
+    watch = Watch  # used as a function
 
 # Public names and where they live: nothing is imported before it is used, so that `sinklab --help` needs no torch.
 _HOMES = {

@@ -107,9 +107,7 @@ def adapter_settings(name: str, path: Path) -> dict[str, Any]:
     """What an adapter says of itself, if it is one that can be put into a model."""
     settings = read_json(path / "adapter_config.json")
     if (kind := settings.get("peft_type")) in VIRTUAL:
-        raise SinklabError(
-            f"The adapter `{name}` is of the kind {kind}, which puts tokens of its own before the text and cannot be measured."
-        )
+        raise SinklabError(f"The adapter `{name}` is of the kind {kind}, which puts tokens of its own before the text and cannot be measured.")
     if not (path / ADAPTER).is_file():
         kept = "only pickled weights, which can run code when they are read" if pickled(path) else "no weights"
         raise SinklabError(f"The adapter `{name}` holds {kept}: {ADAPTER} is not there.")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -52,7 +52,9 @@ def measure(
     samples: Annotated[int, typer.Option(min=1, help="Sequences per input.")] = 100,
     epsilon: Annotated[list[str] | None, typer.Option(help="Threshold; several allowed.  [default: 0.3]")] = None,
     position: Annotated[list[str] | None, typer.Option(help="Positions from 1; 0 is a learned (virtual) sink.  [default: 1]")] = None,
-    definition: Annotated[list[str] | None, typer.Option(help="What to call a sink; several allowed, `all` for every one.  [default: gu2024]")] = None,
+    definition: Annotated[
+        list[str] | None, typer.Option(help="What to call a sink; several allowed, `all` for every one.  [default: gu2024]")
+    ] = None,
     bos: Annotated[str, typer.Option(help="keep (as the tokenizer does), add or none.")] = "keep",
     chat_template: Annotated[bool, typer.Option("--chat-template", help="Wrap natural text as a user's turn.")] = False,
     batch_size: Annotated[str, typer.Option(help="Sequences per forward, or auto.")] = "auto",
@@ -60,7 +62,9 @@ def measure(
     dtype: Dtype = None,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of random and repeated tokens.")] = 0,
-    probes: Annotated[list[str] | None, typer.Option(help="More to measure: entropy, decomposition, matrix-entropy ...; `all` for every one.")] = None,
+    probes: Annotated[
+        list[str] | None, typer.Option(help="More to measure: entropy, decomposition, matrix-entropy ...; `all` for every one.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Root of the run folders.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json and nothing else on stdout.")] = False,
     trust_remote_code: Trust = False,
@@ -70,9 +74,9 @@ def measure(
 
     request = survey.Request(
         models=tuple(models), inputs=_several(inputs), prompts=tuple(prompt or ()), text=text, dataset=dataset, lengths=_integers(length, "--length"),
-        samples=samples, epsilons=_numbers(epsilon, "--epsilon"), positions=_integers(position, "--position", least=0), definitions=_several(definition),
-        bos=bos, chat_template=chat_template, batch_size=_batch_size(batch_size), revision=revision, dtype=dtype, device=device, seed=seed,
-        probes=_several(probes), out=out, trust_remote_code=trust_remote_code,
+        samples=samples, epsilons=_numbers(epsilon, "--epsilon"), positions=_integers(position, "--position", least=0),
+        definitions=_several(definition), bos=cast("survey.Bos", bos), chat_template=chat_template, batch_size=_batch_size(batch_size),
+        revision=revision, dtype=dtype, device=device, seed=seed, probes=_several(probes), out=out, trust_remote_code=trust_remote_code,
     )  # fmt: skip
     with _interruptible():
         survey.run(request, as_json)
@@ -133,7 +137,7 @@ def _interruptible() -> Iterator[None]:
         raise _Interrupted from signalled
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 

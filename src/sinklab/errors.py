@@ -9,7 +9,7 @@ class SinklabError(Exception):
     """Bad input or a limit, said in one sentence; the command prints it and exits with 2."""
 
 
-class NotMeasurable(SinklabError):
+class NotMeasurable(SinklabError):  # noqa: N818 - a property of the model, not a mistake
     """A model whose attention cannot be measured as it stands, and why."""
 
 

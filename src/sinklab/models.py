@@ -169,9 +169,7 @@ def check_causal(name: str, config: PreTrainedConfig) -> None:
         raise SinklabError(f"`{name}` is of type {kind}{made}, which transformers does not know as a causal language model.")
     reads_both_ways = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_encoder_decoder", False)
     if getattr(config, "causal", None) is False or (reads_both_ways and getattr(config, "is_decoder", None) is False):
-        raise SinklabError(
-            f"`{name}` is an encoder of type {kind}{made}: its tokens see those after them, and only causal models are measured."
-        )
+        raise SinklabError(f"`{name}` is an encoder of type {kind}{made}: its tokens see those after them, and only causal models are measured.")
 
 
 def load_weights(

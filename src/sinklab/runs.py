@@ -1,4 +1,7 @@
-"""The run folder: OUT/<name>/<identity>/ with run.json, rows in parts, summary.json, the page and its figures. Begun, interrupted, continued, never overwritten."""
+"""The run folder: OUT/<name>/<identity>/ with run.json, rows in parts, summary.json, the page and its figures.
+
+Begun, interrupted, continued, never overwritten.
+"""
 
 import fcntl
 import json
@@ -96,6 +99,7 @@ def _described(name: str, experiment: Config, machine: dict[str, Any]) -> dict[s
 
 
 def package_version(package: str) -> str | None:
+    """The version that is installed; None where there is none."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sinklab import runs
 from sinklab.config import Config
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sinklab.probe.probes import Probe
 
 INPUTS = ("natural", "random", "repeat")
-BOS = ("keep", "add", "none")
+Bos = Literal["keep", "add", "none"]
 PROBES = ("alpha", "virtual", "own", "tail", "norms", "massive", "contribution", "gate")  # always measured: cheap beside the forward
 MORE_PROBES = ("entropy", "decomposition", "matrix-entropy")
 
@@ -43,7 +43,7 @@ class Request:
     epsilons: tuple[float, ...] = ()
     positions: tuple[int, ...] = ()
     definitions: tuple[str, ...] = ()
-    bos: Literal["keep", "add", "none"] = "keep"
+    bos: Bos = "keep"
     chat_template: bool = False
     batch_size: int | None = None
     revision: str | None = None
@@ -66,7 +66,7 @@ class Experiment(Config):
     source: str = ""  # which natural texts
     lengths: tuple[int, ...] = (64,)
     samples: int = 100
-    bos: Literal["keep", "add", "none"] = "keep"
+    bos: Bos = "keep"
     chat_template: bool = False
     dtype: str = "float32"
     seed: int = 0
@@ -81,10 +81,15 @@ def run(request: Request, as_json: bool) -> None:
     source = _source(request)
     surveys = [_survey(name, request, asked, source) for name in request.models]
     document = whole([survey.entry for survey in surveys])
+    comparison = None
+    if len(surveys) > 1:
+        from sinklab.report.compare import write_comparison
+
+        comparison = write_comparison(request.out, [survey.entry for survey in surveys], [survey.page for survey in surveys])
     if as_json:
         print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        _tell(surveys)
+        _tell(surveys, comparison)
 
 
 @dataclass(frozen=True)
@@ -112,9 +117,7 @@ def _measure(run: runs.Run, name: str, request: Request, experiment: Experiment,
     from sinklab.models import load_model
 
     with _spinner(f"Loading {name}"):
-        loaded = load_model(
-            name, revision=request.revision, dtype=request.dtype, device=request.device, trust_remote_code=request.trust_remote_code
-        )
+        loaded = load_model(name, revision=request.revision, dtype=request.dtype, device=request.device, trust_remote_code=request.trust_remote_code)
         inputs = list(_inputs(loaded, experiment, source))
     there = rows.measured(run.folder)
     with _progress(name, sum(len(some.tokens) for some in inputs), sum(there.values())) as advance:
@@ -124,7 +127,13 @@ def _measure(run: runs.Run, name: str, request: Request, experiment: Experiment,
 
 
 def _measure_input(
-    run: runs.Run, loaded: "Loaded", inputs: "Inputs", experiment: Experiment, batch_size: int | None, there: int, advance: Callable[[int], None]
+    run: runs.Run,
+    loaded: "Loaded",
+    inputs: "Inputs",
+    experiment: Experiment,
+    batch_size: int | None,
+    there: int,
+    advance: Callable[[int], None],
 ) -> None:
     """The sequences of one input that are not there yet, a part of the rows for each batch."""
     from dataclasses import replace
@@ -156,7 +165,7 @@ def _report(run: runs.Run, name: str, asked: Asked) -> Survey:
     return Survey(entry, run.folder, write_page(run.folder, entry, results))
 
 
-def _tell(surveys: list[Survey]) -> None:
+def _tell(surveys: list[Survey], comparison: Path | None) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -171,12 +180,14 @@ def _tell(surveys: list[Survey]) -> None:
             console.rule(Text(survey.entry["model"]), align="left")
         console.print(spoken(survey.entry["verdict"]))
         console.print(Text(f"Page: {survey.page}"), soft_wrap=True)
+    if comparison is not None:
+        console.print(Text(f"All of them: {comparison}"), soft_wrap=True)
 
 
 def _check(request: Request) -> None:
     """Names are refused before anything is loaded."""
     _known(request.inputs, INPUTS, "--inputs")
-    _known((request.bos,), BOS, "--bos")
+    _known((request.bos,), get_args(Bos), "--bos")
     _known(tuple(p for p in request.probes if p != "all"), (*PROBES, *MORE_PROBES), "--probes")
     if request.text is not None and request.dataset is not None:
         raise SinklabError("--text and --dataset both say where natural text comes from; give one of them.")
@@ -261,7 +272,8 @@ def _inputs(loaded: "Loaded", experiment: Experiment, source: "Source | None") -
     """Every input at every length, checked against the model."""
     from dataclasses import replace
 
-    from sinklab.data.inputs import check_length, check_vocabulary, embedding_rows
+    from sinklab.data.inputs import check_vocabulary, embedding_rows
+    from sinklab.probe.measure import check_length
 
     for length in experiment.lengths if experiment.inputs else ():
         check_length(loaded.model.config, length)
@@ -339,7 +351,13 @@ def _progress(name: str, total: int, there: int) -> Iterator[Callable[[int], Non
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("sequences, left:"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("sequences, left:"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(f"Measuring {name}", total=total, completed=there)
         yield lambda many: progress.update(task, advance=many)

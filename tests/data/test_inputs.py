@@ -9,12 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GPT2Config, LlamaConfig, MptConfig
 
 from sinklab.data.inputs import (
     Inputs,
     Reader,
-    check_length,
     check_vocabulary,
     embedding_rows,
     front_of,
@@ -240,13 +238,6 @@ def test_tokens_that_the_model_has_no_row_for():
         check_vocabulary(found, rows)
     check_vocabulary(found, rows + 1)
     check_vocabulary(found, embedding_rows(small_llama()))
-
-
-@pytest.mark.parametrize("config", [LlamaConfig(max_position_embeddings=64), GPT2Config(n_positions=64), MptConfig(max_seq_len=64)])
-def test_more_tokens_than_positions(config):
-    check_length(config, 64)
-    with pytest.raises(SinklabError, match="65 tokens are more than the model's 64 positions"):
-        check_length(config, 65)
 
 
 def test_inputs_are_plain_values():

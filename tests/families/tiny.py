@@ -56,9 +56,7 @@ def shrunk(config_class: type[PreTrainedConfig], overrides: dict[str, Any]) -> d
     for name in LAYER_LISTS & set(names) - set(overrides):
         values |= {name: kinds} if (kinds := layer_kinds(config_class, name)) else {}
     for name, sub_class in sub_config_classes(config_class, overrides).items():
-        values[name] = shrunk(sub_class, OVERRIDES.get(sub_class.model_type, {}) | overrides.get(name, {})) | {
-            "model_type": sub_class.model_type
-        }
+        values[name] = shrunk(sub_class, OVERRIDES.get(sub_class.model_type, {}) | overrides.get(name, {})) | {"model_type": sub_class.model_type}
     return values | {name: value for name, value in overrides.items() if name not in config_class.sub_configs}
 
 

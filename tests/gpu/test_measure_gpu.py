@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from four_models import MODELS, agree, generated, tokens
 
 import sinklab
+from four_models import MODELS, agree, generated, tokens
 from sinklab.probe.probes import ALL
 
 pytestmark = pytest.mark.gpu

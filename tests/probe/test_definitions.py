@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import small_llama
 
 import sinklab
 from sinklab.errors import SinklabError
 from sinklab.probe.definitions import ALL
 from sinklab.probe.probes import Alpha, Contribution, Own, Tail, Virtual
+from small import small_llama
 
 PROBES = [Alpha(), Virtual(), Own(), Tail(), Contribution()]
 MODEL = small_llama(num_hidden_layers=3, initializer_range=0.5)

@@ -2,19 +2,34 @@
 
 import pytest
 import torch
-from four_models import MODELS, SMALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import small_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
-    BertConfig, BertForMaskedLM, BertLMHeadModel, BloomConfig, BloomForCausalLM, JambaConfig, JambaForCausalLM, Llama4ForCausalLM, Llama4TextConfig,
-    MambaConfig, MambaForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    JambaConfig,
+    JambaForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    LlamaConfig,
+    MambaConfig,
+    MambaForCausalLM,
+    MptConfig,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )  # fmt: skip
 
 import sinklab
+from four_models import MODELS, SMALL
 from sinklab.errors import NotMeasurable, SinklabError
+from sinklab.probe.measure import check_length
 from sinklab.probe.probes import ALL
+from small import small_llama
 
 
 def tokens(rows=3, length=26, seed=0):
@@ -87,7 +102,14 @@ def test_chunked_attention_is_divided_by_who_may_see():
 def jamba():
     torch.manual_seed(0)
     return JambaForCausalLM(
-        JambaConfig(**SMALL | {"num_hidden_layers": 4}, attn_layer_period=2, attn_layer_offset=1, num_experts=2, mamba_d_state=4, use_mamba_kernels=False)
+        JambaConfig(
+            **SMALL | {"num_hidden_layers": 4},
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            num_experts=2,
+            mamba_d_state=4,
+            use_mamba_kernels=False,
+        )
     ).eval()
 
 
@@ -96,8 +118,9 @@ def qwen3_next():
     kinds = ["linear_attention", "full_attention"] * 2
     return Qwen3NextForCausalLM(
         Qwen3NextConfig(
-            **SMALL | {"num_hidden_layers": 4}, head_dim=8, layer_types=kinds, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
-            linear_value_head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16, shared_expert_intermediate_size=16,
+            **SMALL | {"num_hidden_layers": 4}, head_dim=8, layer_types=kinds, linear_num_key_heads=2, linear_num_value_heads=4,
+            linear_key_head_dim=8, linear_value_head_dim=8, num_experts=2, num_experts_per_tok=1,
+            moe_intermediate_size=16, shared_expert_intermediate_size=16,
         )
     ).eval()  # fmt: skip
 
@@ -151,7 +174,7 @@ def test_no_map_exists_at_any_time(name, padded, monkeypatch):
     mask = torch.ones_like(ids)
     mask[0, : 100 * padded] = 0
     monkeypatch.setattr("sinklab.probe.call.CHUNK_NUMBERS", 1 << 18)
-    monkeypatch.setattr("sinklab.probe.measure._check_length", lambda *_: None)
+    monkeypatch.setattr("sinklab.probe.measure.check_length", lambda *_: None)
     with Largest() as largest:
         result = sinklab.measure(model, ids, mask)
     assert largest.numbers <= 2048 * 264 + 1  # the embeddings and hidden states of one text, and no (T, T)
@@ -208,6 +231,13 @@ def test_bad_tokens_are_refused_in_a_sentence():
         sinklab.measure(model, tokens(), torch.zeros_like(tokens()))
     with pytest.raises(SinklabError, match=r"attention_mask is \(3, 5\)"):
         sinklab.measure(model, tokens(), torch.ones(3, 5))
+
+
+@pytest.mark.parametrize("config", [LlamaConfig(max_position_embeddings=64), GPT2Config(n_positions=64), MptConfig(max_seq_len=64)])
+def test_more_tokens_than_positions(config):
+    check_length(config, 64)
+    with pytest.raises(SinklabError, match="65 tokens are more than the 64 positions"):
+        check_length(config, 65)
 
 
 def test_packed_documents_with_padding_are_refused():

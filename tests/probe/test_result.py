@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from small import small_llama
 
 import sinklab
 from sinklab.errors import SinklabError
 from sinklab.probe import rows
 from sinklab.probe.probes import ALL
 from sinklab.probe.result import Result, joined
+from small import small_llama
 
 MODEL = small_llama(num_hidden_layers=3, initializer_range=0.5)
 

@@ -3,21 +3,23 @@
 import gc
 import re
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import torch
-from four_models import MODELS, agree, generated, tokens
-from small import small_llama
 from transformers import AttentionInterface, AttentionMaskInterface, StaticCache
 
 import sinklab
+from four_models import MODELS, agree, generated, tokens
 from sinklab.errors import NotMeasurable
 from sinklab.probe.ledger import Ledger
 from sinklab.probe.probes import ALL, Alpha, Own
 from sinklab.probe.seen import Seen
+from small import small_llama
+
 
 @pytest.fixture(params=MODELS)
 def model(request):
@@ -100,9 +102,7 @@ def test_gradient_checkpointing_reports_each_layer_once():
                 checkpointed = gradients(model, ids)
             agree(rows.result(), sinklab.measure(model, ids, probes=list(ALL.values())))
             for name, gradient in plain.items():
-                torch.testing.assert_close(
-                    checkpointed[name], gradient, atol=1e-4 * max(1.0, float(gradient.abs().max())), rtol=1e-3, msg=name
-                )
+                torch.testing.assert_close(checkpointed[name], gradient, atol=1e-4 * max(1.0, float(gradient.abs().max())), rtol=1e-3, msg=name)
 
 
 def gradients(model, ids):
@@ -154,13 +154,10 @@ def test_the_model_is_left_as_it_was(model, error):
     before, ids = list(traces(model)), tokens()
     with torch.no_grad():
         expected = model(ids).logits
-        try:
-            with sinklab.watch(model, probes=list(ALL.values())):
-                model(ids)
-                if error:
-                    raise error
-        except BaseException as caught:
-            assert error is not None and isinstance(caught, error)
+        with pytest.raises(error) if error else nullcontext(), sinklab.watch(model, probes=list(ALL.values())):
+            model(ids)
+            if error:
+                raise error
         assert list(traces(model)) == before
         assert torch.equal(model(ids).logits, expected)
 

@@ -24,9 +24,7 @@ def names(results):
 
 
 def titles(results):
-    return {
-        drawing.name: " ".join(drawing.figure.get_suptitle().split()) for drawing in drawings(results) if drawing.input in {None, "natural"}
-    }
+    return {drawing.name: " ".join(drawing.figure.get_suptitle().split()) for drawing in drawings(results) if drawing.input in {None, "natural"}}
 
 
 @pytest.mark.parametrize("name", [*ACROSS, *PER_INPUT])
@@ -76,9 +74,7 @@ def test_names_from_outside_are_text_and_stay_in_their_folder(tmp_path):
 SHAPES = {"svg", "g", "path", "defs", "style", "use", "clipPath", "rect", "image", "text", "tspan"}
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"), [("natural@512", "natural@512"), ("a/b", "a_b-3"), ("..", "-3"), ("é", "_-3"), (".a", "a-3")]
-)
+@pytest.mark.parametrize(("name", "expected"), [("natural@512", "natural@512"), ("a/b", "a_b-3"), ("..", "-3"), ("é", "_-3"), (".a", "a-3")])
 def test_file_names(name, expected):
     assert safe(name, 3) == expected
 

@@ -61,9 +61,7 @@ def hostile(tmp_path_factory):
     results = {NAME: replace(result, texts=words, input=NAME), "natural": replace(result, texts=words)}
     folder = tmp_path_factory.mktemp("hostile")
     found = entry(results, model=NAME, settings={NAME: NAME})
-    write_comparison(folder, [found, entry()], [folder / NAME.replace("/", "_") / "report.html", folder / "b"]).rename(
-        folder / "comparison.html"
-    )
+    write_comparison(folder, [found, entry()], [folder / NAME.replace("/", "_") / "report.html", folder / "b"]).rename(folder / "comparison.html")
     return write_page(folder, found, results)
 
 

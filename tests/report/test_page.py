@@ -179,12 +179,7 @@ def test_the_page_says_what_was_found(tmp_path):
     said = reader.text.replace("\u00a0", " ")
     for one in found["verdict"]:
         assert all(part.rstrip(".") in said for part in one["text"].split(". ")), one["code"]
-    assert (
-        said.index("The first token is a strong attention sink.")
-        < said.index("The numbers")
-        < said.index("Figures")
-        < said.index("Settings")
-    )
+    assert said.index("The first token is a strong attention sink.") < said.index("The numbers") < said.index("Figures") < said.index("Settings")
     for wanted in (
         "bos_score",
         "seen by 5 queries",
@@ -202,9 +197,7 @@ def test_the_page_says_what_was_found(tmp_path):
 
 def test_the_page_is_closed_to_scripts_and_networks_by_its_own_policy():
     reader = Reader(page(entry(), {"natural": made()}, []))
-    policy = next(
-        attributes["content"] for name, attributes in reader.elements if attributes.get("http-equiv") == "Content-Security-Policy"
-    )
+    policy = next(attributes["content"] for name, attributes in reader.elements if attributes.get("http-equiv") == "Content-Security-Policy")
     assert policy == POLICY
     assert policy.startswith("default-src 'none'")
     assert "script" not in policy

@@ -77,9 +77,7 @@ def test_every_kind_of_result_fits_the_schema_and_is_plain_json(name):
 
 @pytest.mark.parametrize("name", ["plain", "everything", "sparse", "learned"])
 def test_every_definition_and_position_fits_the_schema(name):
-    CHECK.validate(
-        whole([entry({"natural": CASES[name](), "natural@64": CASES[name]()}, replace(EVERY, definitions=_possible(CASES[name]())))])
-    )
+    CHECK.validate(whole([entry({"natural": CASES[name](), "natural@64": CASES[name]()}, replace(EVERY, definitions=_possible(CASES[name]())))]))
 
 
 def _possible(result):
@@ -116,9 +114,7 @@ def test_the_schema_catches_a_missing_and_a_misspelt_key_everywhere():
         assert not CHECK.is_valid(bad), f"{path} can be misspelt"
 
 
-@pytest.mark.parametrize(
-    "change", [{"percent": "67"}, {"percent": 167}, {"position": -1}, {"proxy": None}, {"queries": 1.5}, {"definition": 3}]
-)
+@pytest.mark.parametrize("change", [{"percent": "67"}, {"percent": 167}, {"position": -1}, {"proxy": None}, {"queries": 1.5}, {"definition": 3}])
 def test_the_schema_catches_wrong_values(change):
     good = whole([entry()])
     good["models"][0]["inputs"]["natural"]["sinks"][0] |= change
@@ -220,9 +216,7 @@ def test_other_sinks_are_found_by_place_and_by_token():
         place = int(np.flatnonzero(row == TEXTS.index(" the"))[2])
         result.numbers["alpha"][n, 1:3, 0, place] = 0.5
     found = entry({"natural": result})["inputs"]["natural"]
-    assert [(t["token"], t["percent"], t["examples"], t["first_layer"], t["last_layer"]) for t in found["other_tokens"]] == [
-        (4, 100, [" the"], 1, 2)
-    ]
+    assert [(t["token"], t["percent"], t["examples"], t["first_layer"], t["last_layer"]) for t in found["other_tokens"]] == [(4, 100, [" the"], 1, 2)]
     assert {place["position"] for place in found["sink_tokens"]} == {1, *(place["position"] for place in found["other_positions"])}
     assert len(found["other_positions"]) == 7  # the eight texts begin in turn with each of eight tokens, and 17 is seen twice
     assert found["sink_tokens"][0]["heads_percent"] == 50
@@ -251,9 +245,7 @@ def test_an_unknown_definition_and_a_missing_number_are_refused_in_words():
 
 def test_notes_are_kept_once_and_settings_become_plain():
     results = {"natural": replace(made(), notes=("a", "b")), "random": replace(made(), notes=("b",))}
-    found = summarise(
-        "m", {"notes": ["c", "a"], "x": np.float32(0.5), "none": float("nan"), "path": CASES.keys(), "many": (1, 2)}, results, Asked()
-    )
+    found = summarise("m", {"notes": ["c", "a"], "x": np.float32(0.5), "none": float("nan"), "path": CASES.keys(), "many": (1, 2)}, results, Asked())
     assert found["notes"] == ["c", "a", "b"]
     assert found["settings"]["x"] == 0.5
     assert found["settings"]["none"] is None

@@ -277,7 +277,6 @@ def test_any_numbers_make_a_verdict():
     random = np.random.default_rng(0)
     for _ in range(50):
         results = {
-            name: with_norms(made(random.random(), sequences=3, seed=1), long=10 ** random.uniform(-2, 4), value=random.random())
-            for name in three()
+            name: with_norms(made(random.random(), sequences=3, seed=1), long=10 ** random.uniform(-2, 4), value=random.random()) for name in three()
         }
         assert verdict(entry(results))

@@ -23,9 +23,7 @@ print(*sorted(name for name in sys.modules if name.split(".")[0] in {"torch", "t
 
 def test_report_imports_and_writes_without_torch(tmp_path):
     with_norms(made(sequences=3)).save(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
     assert (tmp_path / "report.html").stat().st_size > 50_000

@@ -12,13 +12,12 @@ from typing import Literal, get_args
 import torch
 from jinja2 import TemplateError
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sinklab.data.sources import Source
 from sinklab.errors import SinklabError, nearest, one_line
 
 Bos = Literal["keep", "add", "none"]
-POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
 CHARACTERS_PER_TOKEN = 16  # more than any ordinary text has
 MARGIN = 64  # tokens behind the first ones, so that neither where a text is cut nor the end of a chat template reaches them
 
@@ -35,9 +34,7 @@ class Inputs:
     notes: tuple[str, ...] = ()
 
 
-def natural(
-    tokenizer: PreTrainedTokenizerBase, source: Source, length: int, samples: int, bos: Bos = "keep", chat_template: bool = False
-) -> Inputs:
+def natural(tokenizer: PreTrainedTokenizerBase, source: Source, length: int, samples: int, bos: Bos = "keep", chat_template: bool = False) -> Inputs:
     """The first `length` tokens of the first documents that are long enough, in the order of the source.
 
     Where the source allows it and has too few documents, later parts of them follow, each of the same length.
@@ -64,11 +61,7 @@ def natural(
 
 def too_short(rows: int, beginnings: int, documents: int, length: int, samples: int) -> str:
     """How many sequences were long enough."""
-    what = (
-        f"{rows} sequences of {length} tokens can be cut from it"
-        if rows > beginnings
-        else f"{rows} of {documents} documents have {length} tokens"
-    )
+    what = f"{rows} sequences of {length} tokens can be cut from it" if rows > beginnings else f"{rows} of {documents} documents have {length} tokens"
     return f"The text is shorter than --length: only {what}, and {samples} were asked for."
 
 
@@ -225,11 +218,3 @@ def check_vocabulary(inputs: Inputs, rows: int) -> None:
     largest = int(inputs.tokens.max())
     if largest >= rows:
         raise SinklabError(f"The tokenizer does not fit the model: {inputs.name} has token {largest}, and the model knows {rows} tokens.")
-
-
-def check_length(config: PreTrainedConfig, length: int) -> None:
-    """A length for which the model has positions."""
-    text = config.get_text_config(decoder=True)
-    limits = [limit for name in POSITIONS if isinstance(limit := getattr(text, name, None), int) and limit > 0]
-    if limits and length > limits[0]:
-        raise SinklabError(f"{length} tokens are more than the model's {limits[0]} positions.")

@@ -98,9 +98,7 @@ class HubDataset:
         name, *rest = text.split(":")
         name, _, config = name.partition("#")
         if not name or len(rest) > 2:
-            raise SinklabError(
-                f"`{text}` is no data set: write NAME, NAME:SPLIT or NAME:SPLIT:COLUMN, with NAME#CONFIG where it has several."
-            )
+            raise SinklabError(f"`{text}` is no data set: write NAME, NAME:SPLIT or NAME:SPLIT:COLUMN, with NAME#CONFIG where it has several.")
         split, column = (*rest, "", "")[:2]
         return cls(name, config or None, split or "train", column or None)
 
@@ -118,9 +116,7 @@ class HubDataset:
     def identity(self) -> str:
         """The name and what was taken of it, with the commit; for a folder with the hash of its files."""
         folder = Path(self.name)
-        content = (
-            hash_of(sorted(path for path in folder.rglob("*") if path.is_file())) if folder.is_dir() else self.commit() or "unknown commit"
-        )
+        content = hash_of(sorted(path for path in folder.rglob("*") if path.is_file())) if folder.is_dir() else self.commit() or "unknown commit"
         return " ".join(part for part in (self.name, self.config, self.split, self.column, content) if part)
 
     def commit(self) -> str | None:
@@ -186,9 +182,7 @@ def kind(path: Path) -> str:
     """The suffix that says how a file is read."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
     if not suffixes or suffixes[-1] not in READERS:
-        raise SinklabError(
-            f"`{path}` is of no known kind; texts are read from {', '.join(READERS)}, plain or compressed ({', '.join(COMPRESSED)})."
-        )
+        raise SinklabError(f"`{path}` is of no known kind; texts are read from {', '.join(READERS)}, plain or compressed ({', '.join(COMPRESSED)}).")
     return suffixes[-1]
 
 

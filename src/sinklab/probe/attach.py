@@ -1,11 +1,15 @@
-"""Where a model attends: its layers, the modules that attend in them, and by which of two ways they can be watched. Read from the classes themselves."""
+"""Where a model attends: its layers, the modules that attend in them, and by which of two ways they can be watched.
+
+Read from the classes themselves.
+"""
 
 import inspect
 import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -34,18 +38,24 @@ def find(model: nn.Module) -> Places:
     if not isinstance(decoder, PreTrainedModel):  # ModernBERT calls its last projection so
         decoder = inner.base_model
     stem = _stem(inner, decoder)
-    layers = tuple(decoder.get_submodule(stem))  # type: ignore[arg-type]
+    layers: tuple[nn.Module, ...] = tuple(decoder.get_submodule(stem))
     inside = {name: module for name, module in decoder.named_modules() if name.startswith(f"{stem}.") and _attends(type(module))}
     dispatching = {name: m for name, m in inside.items() if _dispatches(type(m))}
-    draws = not dispatching or any(_edits_masks(type(m)) for layer in layers for m in layer.modules())
+    classes: set[type] = {type(m) for layer in layers for m in layer.modules()}
+    draws = not dispatching or any(_edits_masks(cls) for cls in classes)
     attention = _numbered(inside if draws else dispatching, stem)
-    name = inner.config._name_or_path or type(inner).__name__
+    name = inner.config.name_or_path or type(inner).__name__
     return Places(_base(inner), layers, attention, max(len(layers), *(n + 1 for n in attention.values())), name, draws)
 
 
 def _stem(model: PreTrainedModel, decoder: nn.Module) -> str:
-    """The list of layers that attend: `layers`, `h`, `blocks`, ... Of several the text's is as long as its config says, a decoder's, and not deep inside."""
-    stems = [name[: found.start()] for name, module in decoder.named_modules() if (found := re.search(r"\.\d+(\.|$)", name)) and _attends(type(module))]
+    """The list of layers that attend: `layers`, `h`, `blocks`, ...
+
+    Of several, the text's is as long as its config says, a decoder's, and not deep inside.
+    """
+    stems = [
+        name[: found.start()] for name, module in decoder.named_modules() if (found := re.search(r"\.\d+(\.|$)", name)) and _attends(type(module))
+    ]
     if not stems:
         raise NotMeasurable(f"{type(model).__name__} has no softmax attention in its layers.")
     wanted = getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", None)
@@ -78,12 +88,12 @@ def _dispatches(cls: type) -> bool:
 
 def unwrap(model: nn.Module) -> PreTrainedModel:
     """The transformers model inside torch.compile's and PEFT's wrappers."""
-    model = getattr(model, "_orig_mod", model)
-    if hasattr(model, "get_base_model"):
-        model = model.get_base_model()
-    if not isinstance(model, PreTrainedModel):
-        raise NotMeasurable(f"{type(model).__name__} is not a transformers model.")
-    return model
+    inner: Any = getattr(model, "_orig_mod", model)
+    if hasattr(inner, "get_base_model"):
+        inner = inner.get_base_model()
+    if not isinstance(inner, PreTrainedModel):
+        raise NotMeasurable(f"{type(inner).__name__} is not a transformers model.")
+    return inner
 
 
 def _base(model: PreTrainedModel) -> nn.Module:
@@ -94,7 +104,7 @@ def _base(model: PreTrainedModel) -> nn.Module:
     return base if isinstance(base, nn.Module) else model
 
 
-@lru_cache(maxsize=None)
+@cache
 def _names(cls: type) -> frozenset[str]:
     """Every global, attribute and keyword that the methods of a class name."""
     return frozenset(name for code in _codes(cls) for name in (*code.co_names, *code.co_varnames))
@@ -105,7 +115,7 @@ def chooses(cls: type) -> bool:
     return bool({"indexer", "prepare_dynamic_mask"} & _names(cls))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _edits_masks(cls: type) -> bool:
     """Code that asks for `eager` or `sdpa` by name, or fills masks, works on masks as tensors, which a description is not."""
     return any(

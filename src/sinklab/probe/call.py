@@ -31,6 +31,7 @@ class Call:
 
     @property
     def heads(self) -> int:
+        """Of the queries; keys and values may have fewer."""
         return self.q.shape[1]
 
     @cached_property
@@ -79,7 +80,7 @@ def answer(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
-    """A logit that takes part in the normaliser and has no value: softmax with one column more, or sigmoid(lse - sink) on the output; the same thing."""
+    """A logit that takes part in the normaliser and has no value: softmax with one column more, which is sigmoid(lse - sink) on the output."""
     sink = sink.float()
     return (out * torch.sigmoid(lse - sink)[..., None]).to(out.dtype), torch.logaddexp(lse, sink)
 
@@ -92,9 +93,7 @@ def _by_masks(call: Call) -> tuple[Tensor, Tensor]:
     for start in range(0, visible.queries, step):
         stop = min(start + step, visible.queries)
         keys = keys_seen(visible, start, stop)
-        out, lse = attend(
-            call.q[:, :, start:stop], call.k[:, :, keys], call.v[:, :, keys], call.scale, False, visible.block(start, stop, keys)
-        )
+        out, lse = attend(call.q[:, :, start:stop], call.k[:, :, keys], call.v[:, :, keys], call.scale, False, visible.block(start, stop, keys))
         outs.append(out)
         lses.append(lse)
     return torch.cat(outs, 2), torch.cat(lses, 2)

@@ -1,7 +1,7 @@
 """Column sums of the attention map, exactly and without the map: sum_i A[i, k] = sum_i exp(s_ik - lse_i).
 
-Where scores are products and each key is seen by one unbroken run of queries a fast kernel does it; the chunked reference does everything else, and is
-what the fast ones must equal.
+Where scores are products and each key is seen by one unbroken run of queries a fast kernel does it; the chunked reference does everything else, and
+is what the fast ones must equal.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """The room of definitions: what people have called an attention sink, each under its name, computed from the same rows.
 
-A definition gives a number per (sequence, layer, head) and says how a percentage is made of them. Positions count from 1; 0 is the virtual sink. All of it
-is numpy, so that a report needs neither a model nor torch.
+A definition gives a number per (sequence, layer, head) and says how a percentage is made of them. Positions count from 1; 0 is the virtual sink.
+All of it is numpy, so that a report needs neither a model nor torch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,18 +18,35 @@ LEAST_QUERIES = 16  # a mean over fewer is not called a sink
 class Numbers(Protocol):
     """What a definition reads: see `result.Texts`."""
 
-    alpha: np.ndarray  # (N, L, H, T): mean weight of each key over the queries that may see it
-    queries: np.ndarray  # (N, L, 1 or H, T): how many those are
-    asked: np.ndarray  # (N,): tokens that are not padding
-    places: int  # tokens of a row, padding included
+    @property
+    def alpha(self) -> np.ndarray:
+        """(N, L, H, T): mean weight of each key over the queries that may see it."""
 
-    def number(self, name: str) -> np.ndarray: ...
+    @property
+    def queries(self) -> np.ndarray:
+        """(N, L, 1 or H, T): how many those are."""
+
+    @property
+    def asked(self) -> np.ndarray:
+        """(N,): tokens that are not padding."""
+
+    @property
+    def places(self) -> int:
+        """Tokens of a row, padding included."""
+
+    def number(self, name: str) -> np.ndarray:
+        """An array by its name, refused in a sentence where it was not measured."""
 
 
 class Definition(Protocol):
+    """What people call a sink: a number for each head, and what share is made of them."""
+
     name: ClassVar[str]
     paper: ClassVar[str]
-    epsilon: float | None  # None: a mean mass, with no threshold
+
+    @property
+    def epsilon(self) -> float | None:
+        """The threshold; None for a mean mass, which has none."""
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
         """(N, L, H), NaN where the question makes no sense."""
@@ -89,9 +106,11 @@ class Gu2024:
     epsilon: float | None = 0.3
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
+        """alpha at the position."""
         return _virtual(numbers) if position == 0 else _column(numbers.alpha, position)
 
     def shares(self, cells: np.ndarray, epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+        """The share of cells above the threshold."""
         return share_of_cells(cells, epsilon, weights)
 
 
@@ -104,13 +123,15 @@ class FirstRowExcluded:
     epsilon: float | None = None
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
+        """The mean over the queries after the key; NaN where there are none."""
         if position == 0:
             return numbers.number("virtual")[..., 0]
         many, own = _column(numbers.queries, position), _column(numbers.number("own"), position)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(many > 1, (_column(numbers.alpha, position) * many - own) / (many - 1), np.nan)
 
-    def shares(self, cells: np.ndarray, epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+    def shares(self, cells: np.ndarray, _epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+        """A mean mass."""
         return mean_of_cells(cells, weights)
 
 
@@ -123,6 +144,7 @@ class TailWindow:
     epsilon: float | None = None
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
+        """What the last queries give to the first keys together."""
         tail = numbers.number("tail")
         if not 1 <= position <= tail.shape[-1]:
             return np.full(tail.shape[:-1], np.nan, np.float32)
@@ -134,7 +156,8 @@ class TailWindow:
         means = [np.minimum(1, position / np.arange(max(1, n - 63), n + 1)).mean() for n in asked.astype(int)]
         return float(np.mean(means))
 
-    def shares(self, cells: np.ndarray, epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+    def shares(self, cells: np.ndarray, _epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+        """A mean mass."""
         return mean_of_cells(cells, weights)
 
 
@@ -147,9 +170,11 @@ class MassAboveHalf:
     epsilon: float | None = 0.5
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
+        """alpha at the position, without a dummy row for the virtual sink."""
         return numbers.number("virtual")[..., 0] if position == 0 else _column(numbers.alpha, position)
 
     def shares(self, cells: np.ndarray, epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+        """The share of heads whose mean is above the threshold."""
         return share_of_heads(cells, epsilon, weights)
 
 
@@ -162,11 +187,13 @@ class Softpick:
     epsilon: float | None = 0.3
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
+        """The sum of the column over every query of the text."""
         if position == 0:
             return numbers.number("virtual")[..., 0]
         return _column(numbers.alpha, position) * _column(numbers.queries, position) / numbers.asked[:, None, None]
 
     def shares(self, cells: np.ndarray, epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+        """The share of cells above the threshold."""
         return share_of_cells(cells, epsilon, weights)
 
 
@@ -179,9 +206,11 @@ class BosScore:
     epsilon: float | None = None
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
+        """As softpick's."""
         return Softpick().cells(numbers, position)
 
-    def shares(self, cells: np.ndarray, epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+    def shares(self, cells: np.ndarray, _epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+        """A mean mass."""
         return mean_of_cells(cells, weights)
 
 
@@ -194,11 +223,13 @@ class ColumnMeanAllRows:
     epsilon: float | None = 0.1
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
+        """The sum of the column over every row of the map."""
         if position == 0:
             return numbers.number("virtual")[..., 0] * numbers.asked[:, None, None] / numbers.places
         return _column(numbers.alpha, position) * _column(numbers.queries, position) / numbers.places
 
     def shares(self, cells: np.ndarray, epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+        """The share of cells above the threshold."""
         return share_of_cells(cells, epsilon, weights)
 
 
@@ -211,23 +242,25 @@ class OutputShare:
     epsilon: float | None = None
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
+        """The key's part in the norms of all that is carried."""
         if position == 0:
             return np.zeros(numbers.alpha.shape[:-1], np.float32)  # a virtual sink has no value
         parts = numbers.alpha * numbers.queries * numbers.number("norm.output")
         with np.errstate(divide="ignore", invalid="ignore"):
             return _column(parts, position) / np.nansum(parts, -1)
 
-    def shares(self, cells: np.ndarray, epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+    def shares(self, cells: np.ndarray, _epsilon: float | None, weights: np.ndarray) -> np.ndarray:
+        """A mean mass."""
         return mean_of_cells(cells, weights)
 
 
 ALL: Mapping[str, Definition] = {
-    d.name: d
-    for d in (Gu2024(), FirstRowExcluded(), TailWindow(), MassAboveHalf(), Softpick(), BosScore(), ColumnMeanAllRows(), OutputShare())
+    d.name: d for d in (Gu2024(), FirstRowExcluded(), TailWindow(), MassAboveHalf(), Softpick(), BosScore(), ColumnMeanAllRows(), OutputShare())
 }
 
 
 def named(name: str) -> Definition:
+    """A definition, or the nearest name to one that there is not."""
     if name not in ALL:
         raise SinklabError(f"There is no definition `{name}`.{nearest(name, ALL)} Known: {', '.join(ALL)}.")
     return ALL[name]

@@ -1,8 +1,9 @@
 """The self-test: does measuring this model, on this machine, give true numbers? Each line is a check with its figure."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from sinklab.probe.ledger import Ledger
 from sinklab.probe.maps import MapReader
 from sinklab.probe.measure import evaluating, measure, model_device
 from sinklab.probe.probes import DEFAULT
+from sinklab.probe.seam import implementation, registered_names
 from sinklab.probe.seen import Seen
-from sinklab.probe.watch import Watch, implementation, registered_names
+from sinklab.probe.watch import Watch
 
 TOKENS = 48
 DECODED = 6
@@ -47,7 +49,7 @@ def _line(model: nn.Module, tokens: Tensor, name: str, check: "Check") -> Line:
     return Line(name, figure <= limit, figure, limit)
 
 
-class _Skipped(Exception):
+class _Skipped(Exception):  # noqa: N818 - what happened, not an error
     """The check makes no sense for this model, and why."""
 
 
@@ -94,10 +96,9 @@ def _padding_changes_nothing(model: nn.Module, tokens: Tensor) -> float:
 def _decoding_adds_up(model: nn.Module, tokens: Tensor) -> float:
     if not unwrap(model).can_generate():
         raise _Skipped("the model cannot generate")
+    generate: Any = model.generate
     with Watch(model, DEFAULT) as watch:
-        text = model.generate(
-            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=DECODED, min_new_tokens=DECODED, do_sample=False, num_beams=1
-        )
+        text = generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=DECODED, min_new_tokens=DECODED, do_sample=False, num_beams=1)
     decoded = watch.result().alpha
     whole = measure(model, text[:, : decoded.shape[-1]]).alpha
     return float((decoded - whole).nan_to_num().abs().max())
@@ -145,7 +146,8 @@ class _Keep:
 
     name = "maps"
 
-    def see(self, seen: Seen, ledger: Ledger) -> None:
+    def see(self, seen: Seen, _ledger: Ledger) -> None:
+        """Every weight of the call."""
         everything = slice(0, seen.visible.queries), slice(0, seen.visible.keys)
         self.weights[seen.layer] = seen.block(*everything)
         self.virtual[seen.layer] = seen.virtual()
@@ -155,12 +157,9 @@ class _Keep:
 def _nothing_stays(model: nn.Module, tokens: Tensor) -> float:
     """Hooks, registered names and settings that are different afterwards; also after an exception."""
     before = list(_traces(model))
-    try:
-        with Watch(model, DEFAULT):
-            model(input_ids=tokens, use_cache=False)
-            raise _Skipped
-    except _Skipped:
-        pass
+    with suppress(_Skipped), Watch(model, DEFAULT):
+        model(input_ids=tokens, use_cache=False)
+        raise _Skipped
     return float(sum(a != b for a, b in zip(before, _traces(model), strict=True)))
 
 
@@ -168,7 +167,8 @@ def _traces(model: nn.Module) -> Iterator[object]:
     inner = unwrap(model)
     yield registered_names()
     for module in inner.modules():
-        yield (len(module._forward_hooks), len(module._forward_pre_hooks), tuple(vars(module)))
+        inside = vars(module)
+        yield (len(inside["_forward_hooks"]), len(inside["_forward_pre_hooks"]), tuple(inside))
         yield getattr(getattr(module, "config", None), "_attn_implementation", None)
 
 

@@ -1,4 +1,7 @@
-"""Where probes write while a model runs: numbers by layer and name, growing with the text, so that a prompt and its decoding add up to one forward."""
+"""Where probes write while a model runs: numbers by layer and name.
+
+They grow with the text, so that a prompt and its decoding add up to one forward.
+"""
 
 from collections import defaultdict
 
@@ -44,6 +47,7 @@ class Ledger:
         return torch.full((self.batch,), self.length) if self.real is None else self.real.sum(-1)
 
     def real_until(self, length: int) -> Tensor | None:
+        """Boolean (B, length): which of the first places are not padding; None: all of them."""
         return None if self.real is None else self.real[:, :length]
 
     def add_columns(self, layer: int, name: str, values: Tensor, offset: int) -> None:
@@ -65,10 +69,12 @@ class Ledger:
         self.windows[layer, name] = (values if before is None else torch.cat([before, values], 2))[:, :, -many:]
 
     def put(self, layer: int, name: str, values: Tensor) -> None:
+        """A fact, in place of what was known before."""
         self.facts[layer, name] = values
 
     @property
     def is_empty(self) -> bool:
+        """No probe has written anything."""
         return not (self.sums or self.queries or self.places or self.facts)
 
 

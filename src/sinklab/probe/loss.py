@@ -33,10 +33,10 @@ def text_loss(model: nn.Module, base: nn.Module, output: Any, tokens: Tensor, ma
 
 @contextmanager
 def _answering(base: nn.Module, output: Any, hidden: Tensor) -> Iterator[None]:
-    """The base answers with hidden states that it has given before; what stands between them and the logits (scales, caps, projections) is the model's own."""
+    """The base answers with hidden states that it has given before; what stands between them and the logits is the model's own."""
     answer = type(output)(last_hidden_state=hidden)
     before = vars(base).get("forward")
-    base.forward = lambda *args, **kwargs: answer
+    base.forward = lambda *_, **__: answer
     try:
         yield
     finally:

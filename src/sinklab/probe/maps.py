@@ -1,4 +1,7 @@
-"""The second way: models that draw their own map. Each map is read where softmax makes it, inside an attention module, and is gone before the next layer."""
+"""The second way: models that draw their own map.
+
+Each map is read where softmax makes it, inside an attention module, and is gone before the next layer.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -76,5 +79,5 @@ class MapReader(TorchFunctionMode):
         mask = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments.get("attention_mask")
         self._inside.append((module, mask if isinstance(mask, Tensor) and mask.dim() == 4 else None))
 
-    def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave_module(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         self._inside.pop()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from sinklab.errors import NotMeasurable, SinklabError
 from sinklab.probe.attach import unwrap
@@ -14,6 +15,7 @@ from sinklab.probe.probes import DEFAULT, Alpha, Probe
 from sinklab.probe.result import Result, joined
 from sinklab.probe.watch import Watch
 
+POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions")  # what configs call the most tokens of a text
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}  # in one forward, where nobody says how many sequences
 
 
@@ -32,9 +34,7 @@ def measure(
 
     `position_ids` say where packed documents begin. `loss` asks for the mean cross-entropy of each sequence too.
     """
-    return joined(
-        list(batches(model, input_ids, attention_mask, position_ids, probes=probes, positions=positions, loss=loss, batch_size=batch_size))
-    )
+    return joined(list(batches(model, input_ids, attention_mask, position_ids, probes=probes, positions=positions, loss=loss, batch_size=batch_size)))
 
 
 def batches(
@@ -47,7 +47,7 @@ def batches(
     positions: Sequence[int] = (),
     loss: bool = False,
     batch_size: int | None = None,
-    done: Callable[[int], None] = lambda many: None,
+    done: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Result]:
     """The same, a result per batch of sequences as soon as it is there; `done` hears how many sequences each had."""
     input_ids, attention_mask, position_ids = _checked(model, input_ids, attention_mask, position_ids)
@@ -58,9 +58,9 @@ def batches(
     with evaluating(model), Watch(model, chosen) as watch:
         while start < len(input_ids):
             rows = slice(start, start + size)
-            some = [None if x is None else x[rows].to(device) for x in (input_ids, attention_mask, position_ids)]
+            mask, places = (None if x is None else x[rows].to(device) for x in (attention_mask, position_ids))
             try:
-                found = _batch(model, watch, some, loss)
+                found = _batch(model, watch, input_ids[rows].to(device), mask, places, loss)
             except torch.OutOfMemoryError:
                 if size == 1 or batch_size is not None:
                     raise
@@ -75,6 +75,14 @@ def batches(
 def automatic_batch_size(model: nn.Module, length: int) -> int:
     """As many sequences as keep the machine busy; halved by itself where they do not fit."""
     return max(1, BATCH_TOKENS.get(model_device(model).type, 4096) // length)
+
+
+def check_length(config: PreTrainedConfig, length: int) -> None:
+    """A length for which the model has positions."""
+    text = config.get_text_config(decoder=True)
+    limits = [limit for name in POSITIONS if isinstance(limit := getattr(text, name, None), int) and limit > 0]
+    if limits and length > limits[0]:
+        raise SinklabError(f"{length} tokens are more than the {limits[0]} positions that the model has.")
 
 
 def model_device(model: nn.Module) -> torch.device:
@@ -100,8 +108,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _batch(model: nn.Module, watch: Watch, some: list[Tensor | None], loss: bool) -> Result:
-    tokens, mask, positions = some
+def _batch(model: nn.Module, watch: Watch, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, loss: bool) -> Result:
     given = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
     given = {name: x for name, x in given.items() if x is not None}
     output = watch.places.base(**given, use_cache=False)
@@ -112,16 +119,14 @@ def _batch(model: nn.Module, watch: Watch, some: list[Tensor | None], loss: bool
         return replace(result, loss=text_loss(model, watch.places.base, output, tokens, mask).numpy())
 
 
-def _checked(
-    model: nn.Module, input_ids: Tensor, mask: Tensor | None, positions: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def _checked(model: nn.Module, input_ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
     input_ids = torch.as_tensor(input_ids)
     if input_ids.dim() != 2 or input_ids.shape[1] == 0 or len(input_ids) == 0:
         raise SinklabError(f"input_ids must be (sequences, tokens) with at least one of each, not {tuple(input_ids.shape)}.")
     rows = unwrap(model).get_input_embeddings().weight.shape[0]
     if int(input_ids.max()) >= rows or int(input_ids.min()) < 0:
         raise SinklabError(f"Token {int(input_ids.max())} is not in the model's vocabulary of {rows}.")
-    _check_length(model, input_ids.shape[1])
+    check_length(unwrap(model).config, input_ids.shape[1])
     mask = _checked_mask(input_ids, mask)
     if positions is not None:
         positions = torch.as_tensor(positions).expand_as(input_ids)
@@ -139,10 +144,3 @@ def _checked_mask(input_ids: Tensor, mask: Tensor | None) -> Tensor | None:
     if not bool(mask.bool().any(-1).all()):
         raise SinklabError("attention_mask leaves a sequence without a single token.")
     return None if bool(mask.bool().all()) else mask
-
-
-def _check_length(model: nn.Module, length: int) -> None:
-    config = unwrap(model).config.get_text_config(decoder=True)
-    most = getattr(config, "max_position_embeddings", None)
-    if isinstance(most, int) and 0 < most < length:
-        raise SinklabError(f"{length} tokens are more than the {most} positions that the model has.")

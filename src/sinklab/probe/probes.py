@@ -1,7 +1,8 @@
 """The room of probes: what can be read off a live forward. Each is a frozen config with its own few lines, each names its paper.
 
-A probe has any of three methods, and is called where it has one: `see` (an attention call, its weights reduced on the spot), `see_hidden` (the hidden state
-after a layer; level 0 is what enters the first), `see_output` (what the output projection of an attention layer is given). All write to the ledger.
+A probe has any of three methods, and is called where it has one: `see` (an attention call, its weights reduced on the spot), `see_hidden` (the hidden
+state after a layer; level 0 is what enters the first), `see_output` (what the output projection of an attention layer is given).
+All write to the ledger.
 """
 
 from dataclasses import dataclass
@@ -22,17 +23,26 @@ FIRST = 8  # keys of the definition `tail_window`
 
 @runtime_checkable
 class SeesAttention(Protocol):
-    def see(self, seen: Seen, ledger: Ledger) -> None: ...
+    """Wants every attention call."""
+
+    def see(self, seen: Seen, ledger: Ledger) -> None:
+        """Reduce the weights of one call of one layer."""
 
 
 @runtime_checkable
 class SeesHidden(Protocol):
-    def see_hidden(self, level: int, hidden: Tensor, offset: int, ledger: Ledger) -> None: ...
+    """Wants hidden states between layers."""
+
+    def see_hidden(self, level: int, hidden: Tensor, offset: int, ledger: Ledger) -> None:
+        """Reduce the hidden state (B, T, d) whose first token stands at `offset` in the text."""
 
 
 @runtime_checkable
 class SeesOutput(Protocol):
-    def see_output(self, seen: Seen, out: Tensor, given: Tensor, weight: Tensor | None, ledger: Ledger) -> None: ...
+    """Wants what attention puts out."""
+
+    def see_output(self, seen: Seen, out: Tensor, given: Tensor, weight: Tensor | None, ledger: Ledger) -> None:
+        """Reduce the output (B, T, H * Dv) beside what the output projection was given and, where it can be read, the projection's matrix."""
 
 
 Probe = SeesAttention | SeesHidden | SeesOutput
@@ -46,6 +56,7 @@ class Alpha:
     positions: tuple[int, ...] = ()  # from 1, in real tokens; empty: all of them
 
     def see(self, seen: Seen, ledger: Ledger) -> None:
+        """Sums over queries and how many queries there were, by key."""
         visible = seen.visible
         if self.positions:
             sums, way = self._selected(seen, ledger), "selected"
@@ -77,6 +88,7 @@ class Own:
     name: ClassVar[str] = "own"
 
     def see(self, seen: Seen, ledger: Ledger) -> None:
+        """The diagonal, as far as it is wanted."""
         visible = seen.visible
         wanted = visible.queries if ledger.starts is not None else OWN - visible.query_offset + int(first_real(ledger, 1, "cpu").max())
         if wanted > 0:
@@ -90,6 +102,7 @@ class Virtual:
     name: ClassVar[str] = "virtual"
 
     def see(self, seen: Seen, ledger: Ledger) -> None:
+        """That mass summed over queries; zeros where the model has no such sink."""
         mass = seen.virtual()
         none = torch.zeros(seen.visible.batch, seen.heads, device=seen.visible.device)
         ledger.add_queries(seen.layer, "virtual", none if mass is None else mass.sum(-1))
@@ -102,6 +115,7 @@ class Tail:
     name: ClassVar[str] = "tail"
 
     def see(self, seen: Seen, ledger: Ledger) -> None:
+        """A corner of the map, one row per query."""
         visible = seen.visible
         stops = last_real(visible)
         rows = slice(max(0, int(stops.min()) - TAIL), int(stops.max()))
@@ -110,7 +124,8 @@ class Tail:
         many = min(TAIL, rows.stop - rows.start)
         if keys.stop <= keys.start:  # a sliding cache has dropped the first keys: nobody sees them any more
             weights = torch.zeros(visible.batch, seen.heads, many, FIRST, device=visible.device)
-            return ledger.keep_last(seen.layer, "tail", weights, TAIL)
+            ledger.keep_last(seen.layer, "tail", weights, TAIL)
+            return
         block = seen.block(rows, keys)
         inside = ((wanted >= keys.start) & (wanted < keys.stop))[:, None, None]
         at = (wanted - keys.start).clamp(0, block.shape[-1] - 1)[:, None, None]
@@ -127,6 +142,7 @@ class Entropy:
     name: ClassVar[str] = "entropy"
 
     def see(self, seen: Seen, ledger: Ledger) -> None:
+        """The sum over real queries."""
         entropy = seen.entropy() * seen.visible.queries_real[:, None]
         ledger.add_queries(seen.layer, "entropy", entropy.sum(-1))
 
@@ -138,6 +154,7 @@ class Norms:
     name: ClassVar[str] = "norms"
 
     def see(self, seen: Seen, ledger: Ledger) -> None:
+        """Of the new tokens' queries, keys and values."""
         call = seen.call
         if call is None:
             return
@@ -145,7 +162,8 @@ class Norms:
         for name, x in (("norm.query", call.q), ("norm.key", call.k[:, :, new]), ("norm.value", call.v[:, :, new])):
             ledger.append(seen.layer, name, x.float().norm(dim=-1))
 
-    def see_hidden(self, level: int, hidden: Tensor, offset: int, ledger: Ledger) -> None:
+    def see_hidden(self, level: int, hidden: Tensor, _offset: int, ledger: Ledger) -> None:
+        """Of the new tokens' hidden states."""
         ledger.append(level, "norm.hidden", hidden.float().norm(dim=-1)[:, None])
 
 
@@ -157,6 +175,7 @@ class Massive:
     many: int = 4
 
     def see_hidden(self, level: int, hidden: Tensor, offset: int, ledger: Ledger) -> None:
+        """The largest of this piece of the text and of those before it."""
         width = hidden.shape[-1]
         real = _real_rows(ledger, hidden, offset)
         size = hidden.float().abs().masked_fill(~real[..., None], 0)
@@ -175,11 +194,12 @@ class Massive:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """q.k = |q| |k| cos(q, k): per key the mean cosine and the mean product of norms over the queries that see it (2410.10781, figures 2, 15 to 18)."""
+    """q.k = |q| |k| cos(q, k): per key both means over the queries that see it, of the cosine and of the norms (2410.10781, figures 2, 15 to 18)."""
 
     name: ClassVar[str] = "decomposition"
 
     def see(self, seen: Seen, ledger: Ledger) -> None:
+        """Both sums over queries, from running sums rather than a map."""
         call, visible = seen.call, seen.visible
         if call is None or not visible.unbroken:
             return
@@ -196,11 +216,12 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class Contribution:
-    """alpha_k * |v_k W_O|: does the sink carry anything, or is it a place to do nothing (Kobayashi et al., 2004.10102; no-op or broadcast, 2606.08105)."""
+    """|v_k W_O|, which times alpha_k says whether the sink carries anything (Kobayashi et al., 2004.10102; no-op or broadcast, 2606.08105)."""
 
     name: ClassVar[str] = "contribution"
 
-    def see_output(self, seen: Seen, out: Tensor, given: Tensor, weight: Tensor | None, ledger: Ledger) -> None:
+    def see_output(self, seen: Seen, _out: Tensor, _given: Tensor, weight: Tensor | None, ledger: Ledger) -> None:
+        """Norms of the new values after each head's part of the projection."""
         call = seen.call
         if call is None or weight is None:
             return
@@ -217,7 +238,8 @@ class Gate:
 
     name: ClassVar[str] = "gate"
 
-    def see_output(self, seen: Seen, out: Tensor, given: Tensor, weight: Tensor | None, ledger: Ledger) -> None:
+    def see_output(self, seen: Seen, out: Tensor, given: Tensor, _weight: Tensor | None, ledger: Ledger) -> None:
+        """The sum over real queries."""
         before = out.float().unflatten(-1, (seen.heads, -1)).norm(dim=-1)
         after = given.float().reshape(out.shape).unflatten(-1, (seen.heads, -1)).norm(dim=-1)
         kept = torch.where(before > 0, after / before.clamp_min(1e-30), torch.ones_like(before))
@@ -232,6 +254,7 @@ class MatrixEntropy:
     name: ClassVar[str] = "matrix-entropy"
 
     def see_hidden(self, level: int, hidden: Tensor, offset: int, ledger: Ledger) -> None:
+        """One number per sequence, of its real tokens."""
         if offset:
             return
         real = _real_rows(ledger, hidden, offset)
@@ -240,8 +263,7 @@ class MatrixEntropy:
 
 DEFAULT: tuple[Probe, ...] = (Alpha(), Virtual(), Own(), Tail())
 ALL: dict[str, Probe] = {
-    p.name: p
-    for p in (Alpha(), Virtual(), Own(), Tail(), Entropy(), Norms(), Massive(), Decomposition(), Contribution(), Gate(), MatrixEntropy())
+    p.name: p for p in (Alpha(), Virtual(), Own(), Tail(), Entropy(), Norms(), Massive(), Decomposition(), Contribution(), Gate(), MatrixEntropy())
 }
 
 

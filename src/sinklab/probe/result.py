@@ -1,8 +1,12 @@
-"""What was measured on one set of texts: arrays, and the questions people ask of them. Needs no model and, but for `alpha` and `virtual`, no torch."""
+"""What was measured on one set of texts: arrays, and the questions people ask of them.
+
+Needs no model and, but for `alpha` and `virtual`, no torch.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +16,7 @@ from sinklab.errors import SinklabError
 from sinklab.probe.definitions import LEAST_QUERIES, TailWindow, mean, named
 
 if TYPE_CHECKING:
-    import pyarrow
+    import pyarrow as pa
     from torch import Tensor
 
 RESAMPLES = 2000
@@ -48,7 +52,7 @@ class SinkToken(NamedTuple):
     """A token that heads use as a sink."""
 
     sequence: int
-    index: int  # in `input_ids` as they were given, padding included
+    index: int  # type: ignore[assignment]  # in `input_ids` as they were given, padding included; hides the tuple's own `index`
     position: int  # from 1, in its document
     token: int
     text: str | None
@@ -86,7 +90,10 @@ class Result:
 
     @property
     def alpha(self) -> "Tensor":
-        """float32 (sequences, layers, heads, positions): alpha[i, l, h, 0] is sequence i's first real token; NaN under padding and where a layer does not attend."""
+        """float32 (sequences, layers, heads, positions): alpha[i, l, h, 0] is sequence i's first real token.
+
+        NaN under padding and where a layer does not attend.
+        """
         return self._tensor("alpha")
 
     @property
@@ -101,6 +108,7 @@ class Result:
 
     @property
     def has_virtual(self) -> bool:
+        """Some head gives mass to a learned sink."""
         return "virtual" in self.numbers and bool((np.nan_to_num(self.numbers["virtual"]) > 0).any())
 
     def number(self, name: str) -> np.ndarray:
@@ -109,10 +117,8 @@ class Result:
             raise SinklabError(f"`{name}` was not measured; there are {', '.join(sorted(self.numbers))}. Ask for the probe that gives it.")
         return self.numbers[name]
 
-    def sink(
-        self, position: int = 1, epsilon: float | None = None, definition: str = "gu2024", least_queries: int = LEAST_QUERIES
-    ) -> Sink:
-        """The percentage under a definition (its own threshold unless one is given), with an interval over sequences, or documents where they are packed.
+    def sink(self, position: int = 1, epsilon: float | None = None, definition: str = "gu2024", least_queries: int = LEAST_QUERIES) -> Sink:
+        """The percentage under a definition, at its own threshold unless one is given, with an interval over sequences (documents, if packed).
 
         A key that fewer than `least_queries` can see is not called a sink: the percentage is NaN.
         """
@@ -154,7 +160,10 @@ class Result:
         return [self._token(int(n), int(place), percents, above) for n, place in np.argwhere((percents >= least) & (percents > 0))]
 
     def massive_activations(self, least_value: float = 100.0, least_ratio: float = 1000.0) -> list[Massive]:
-        """Activations of at least this magnitude and ratio to the median (both as in 2402.17762), the largest first, averaged over the sequences that have them."""
+        """Activations of at least this magnitude and ratio to the median (both as in 2402.17762), averaged over the sequences that have them.
+
+        Those that most sequences have come first, and of these the largest.
+        """
         if "massive" not in self.numbers:
             return []
         found: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
@@ -162,10 +171,13 @@ class Result:
         for n, layer, i in np.argwhere((np.abs(quads[..., 0]) >= least_value) & (quads[..., 3] >= least_ratio)):
             value, position, dimension, ratio = quads[n, layer, i]
             found.setdefault((int(layer), int(position), int(dimension)), []).append((float(value), float(ratio)))
-        rows = [Massive(*key, *np.mean(pairs, 0).tolist(), 100 * len(pairs) / len(quads)) for key, pairs in found.items()]
+        rows = []
+        for key, pairs in found.items():
+            value, ratio = np.mean(pairs, 0).tolist()
+            rows.append(Massive(*key, value, ratio, 100 * len(pairs) / len(quads)))
         return sorted(rows, key=lambda row: (-row.percent, -abs(row.value)))
 
-    def rows(self) -> "pyarrow.Table":
+    def rows(self) -> "pa.Table":
         """One row per (run, input, length, step, sequence, layer, head, name), its value a list over positions where there are any."""
         from sinklab.probe.rows import table
 
@@ -198,7 +210,14 @@ class Result:
         begin = 0 if self.starts is None else int(np.flatnonzero(self.starts[n, : place + 1])[-1])
         text = None if self.texts is None else self.texts[n][place]
         return SinkToken(
-            n, place + int(self.padding[n]), place - begin + 1, int(self.tokens[n, place]), text, float(percents[n, place]), int(layers[0]), int(layers[-1])
+            n,
+            place + int(self.padding[n]),
+            place - begin + 1,
+            int(self.tokens[n, place]),
+            text,
+            float(percents[n, place]),
+            int(layers[0]),
+            int(layers[-1]),
         )
 
     def _tensor(self, name: str) -> "Tensor":
@@ -218,6 +237,7 @@ class Texts:
 
     @classmethod
     def of(cls, result: Result) -> "Texts":
+        """The texts of a result: its sequences, or the documents in them."""
         places = result.tokens.shape[1]
         if result.starts is None:
             asked = (result.tokens >= 0).sum(1) if (result.tokens >= 0).any() else np.full(len(result.tokens), places)
@@ -232,13 +252,16 @@ class Texts:
 
     @property
     def alpha(self) -> np.ndarray:
+        """(N, L, H, T)."""
         return self.number("alpha")
 
     @property
     def queries(self) -> np.ndarray:
+        """(N, L, 1 or H, T)."""
         return self.number("queries")
 
     def number(self, name: str) -> np.ndarray:
+        """An array by its name, if it was measured and has a meaning here."""
         if name not in self.numbers:
             raise SinklabError(f"`{name}` was not measured; ask for the probe that gives it.")
         if self.packed and name == "tail":
@@ -248,7 +271,7 @@ class Texts:
 
 def _runs(starts: np.ndarray) -> Iterator[tuple[int, int]]:
     edges = [*np.flatnonzero(starts).tolist(), len(starts)]
-    yield from zip(edges[:-1], edges[1:], strict=True)
+    yield from pairwise(edges)
 
 
 def _padded(x: np.ndarray, width: int) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Numbers as rows in parquet: what lasts, and what every figure and page is drawn from.
 
-One row per (run, input, length, step, sequence, layer, head, name); `value` is a list over positions, or of one number. Layers and heads count from 0 as in
-transformers (for hidden states, layer 0 is what enters the first layer), positions from 1; head -1 is "all heads", layer -1 "the whole model". The tokens
-stand in a table of their own. Parquet cannot be appended to, so there are parts, each whole or not there.
+One row per (run, input, length, step, sequence, layer, head, name); `value` is a list over positions, or of one number. Layers and heads count from 0
+as in transformers (for hidden states, layer 0 is what enters the first layer), positions from 1; head -1 is "all heads", layer -1 "the whole model".
+The tokens stand in a table of their own. Parquet cannot be appended to, so there are parts, each whole or not there.
 """
 
 import json
@@ -131,9 +131,7 @@ def _tokens(result: Result, first: int, step: int) -> pa.Table:
     ids = [row[: int((row >= 0).sum())].tolist() for row in result.tokens]
     starts = [[0] if result.starts is None else np.flatnonzero(row).tolist() for row in (result.tokens if result.starts is None else result.starts)]
     columns = {"padding": result.padding, "ids": ids, "texts": [None] * many if result.texts is None else result.texts, "starts": starts}
-    return pa.table(_key(result, np.arange(first, first + many), step) | columns, schema=TOKENS).replace_schema_metadata(
-        _metadata(result, first)
-    )
+    return pa.table(_key(result, np.arange(first, first + many), step) | columns, schema=TOKENS).replace_schema_metadata(_metadata(result, first))
 
 
 def _metadata(result: Result, first: int) -> dict[bytes, bytes]:

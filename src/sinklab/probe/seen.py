@@ -1,4 +1,7 @@
-"""What probes see of one attention call, the same from both ways of watching: tensors before the map (exact, linear memory) or a map that a model drew."""
+"""What probes see of one attention call, the same from both ways of watching.
+
+Tensors before the map (exact, in linear memory), or a map that a model drew.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,19 +18,39 @@ from sinklab.probe.visible import Visible
 class Seen(Protocol):
     """Weights are those of real queries: rows of padding are zero, and a row and its virtual mass sum to one."""
 
-    layer: int
-    visible: Visible
+    @property
+    def layer(self) -> int:
+        """Which layer of attention, from 0."""
 
     @property
-    def heads(self) -> int: ...
+    def visible(self) -> Visible:
+        """Which keys each query may see."""
+
     @property
-    def call(self) -> Call | None: ...
-    def columns(self) -> tuple[Tensor, str]: ...
-    def selected(self, places: Tensor) -> Tensor: ...
-    def block(self, queries: slice, keys: slice) -> Tensor: ...
-    def own(self, first: int) -> Tensor: ...
-    def virtual(self) -> Tensor | None: ...
-    def entropy(self) -> Tensor: ...
+    def heads(self) -> int:
+        """How many heads the queries have."""
+
+    @property
+    def call(self) -> Call | None:
+        """The tensors; None where there is a map alone."""
+
+    def columns(self) -> tuple[Tensor, str]:
+        """float32 (B, H, Tk), summed over queries, and the way they were computed."""
+
+    def selected(self, places: Tensor) -> Tensor:
+        """The same sums for a few keys: places (B, P) within the call -> (B, H, P)."""
+
+    def block(self, queries: slice, keys: slice) -> Tensor:
+        """Weights of a few queries on a few keys, float32 (B, H, queries, keys)."""
+
+    def own(self, first: int) -> Tensor:
+        """float32 (B, H, first): what each of the first queries gives to its own place."""
+
+    def virtual(self) -> Tensor | None:
+        """float32 (B, H, Tq): mass on a learned sink; None where the model has none."""
+
+    def entropy(self) -> Tensor:
+        """float32 (B, H, Tq) in nats over keys and virtual sink."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +62,17 @@ class SeenCall:
 
     @property
     def layer(self) -> int:
+        """As the call has it."""
         return self.call.layer
 
     @property
     def visible(self) -> Visible:
+        """As the call has it."""
         return self.call.visible
 
     @property
     def heads(self) -> int:
+        """As the call has them."""
         return self.call.heads
 
     @cached_property
@@ -106,24 +132,31 @@ class SeenMap:
 
     @property
     def heads(self) -> int:
+        """As many as the map has."""
         return self.map.shape[1]
 
     def columns(self) -> tuple[Tensor, str]:
+        """The map summed over its rows."""
         return self.map.sum(-2, dtype=torch.float32), "map"
 
     def selected(self, places: Tensor) -> Tensor:
+        """A few of those sums."""
         return self.columns()[0].gather(-1, places[:, None].expand(-1, self.heads, -1))
 
     def block(self, queries: slice, keys: slice) -> Tensor:
+        """A piece of the map."""
         return self.map[:, :, queries, keys].float()
 
     def own(self, first: int) -> Tensor:
+        """The map's diagonal."""
         shift = self.visible.query_offset - self.visible.key_offset
         return self.map.diagonal(shift, -2, -1)[..., : min(first, self.visible.queries)].float()
 
     def virtual(self) -> Tensor | None:
+        """The column that belongs to no key."""
         return self.rest
 
     def entropy(self) -> Tensor:
+        """Of the map's rows, what belongs to no key included."""
         entropy = -torch.xlogy(self.map, self.map).sum(-1, dtype=torch.float32)
         return entropy if self.rest is None else entropy - torch.xlogy(self.rest, self.rest)

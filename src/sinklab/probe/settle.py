@@ -13,7 +13,6 @@ from sinklab.probe.result import HIDDEN
 Numbers = dict[str, np.ndarray]  # name -> float32 (sequences, layers, heads, n)
 
 
-
 def settle(ledger: Ledger, depth: int, layers: int) -> Numbers:
     """Arrays by name; heads that a layer does not have, layers that do not attend and places without a token are NaN."""
     first = _first_real(ledger)

@@ -55,7 +55,7 @@ class Visible:
     def to(self, device: torch.device | str | int, **_: object) -> "Visible":
         """The same, with answers on another device: accelerate sends what layers of a spread model get, and they share one mask."""
         if isinstance(device, torch.dtype):
-            return self.__getattr__("to")  # type: ignore[no-any-return]
+            return self.__getattr__("to")
         device = torch.device(device)
         return self if device == self.device else self._elsewhere.setdefault(device, replace(self, device=device, home=self._home))
 
@@ -213,7 +213,18 @@ def describe(
     offset = int(q_offset)
     keys = min(kv_length, offset + q_length - kv_offset)  # a static cache has room for tokens to come, which nobody sees
     return Visible(
-        batch_size, q_length, keys, torch.device(device), offset, int(kv_offset), function, None, real, is_unbroken(function), use_vmap, room=kv_length
+        batch_size,
+        q_length,
+        keys,
+        torch.device(device),
+        offset,
+        int(kv_offset),
+        function,
+        None,
+        real,
+        is_unbroken(function),
+        use_vmap,
+        room=kv_length,
     )
 
 
@@ -233,11 +244,11 @@ def is_unbroken(function: MaskFunction) -> bool:
     return all(leaf in _UNBROKEN for leaf in leaves) and "causal_mask_function" in leaves
 
 
-def _leaves(function: MaskFunction) -> "list[str]":
+def _leaves(function: MaskFunction) -> list[str]:
     name = getattr(function, "__qualname__", "?")
     if name not in _COMPOSED:
         return [name]
-    inside = [cell.cell_contents for cell in function.__closure__ or ()]  # type: ignore[attr-defined]
+    inside = [cell.cell_contents for cell in function.__closure__ or ()]
     parts = [part for thing in inside for part in (thing if isinstance(thing, tuple) else (thing,)) if callable(part)]
     return [leaf for part in parts for leaf in _leaves(part)]
 

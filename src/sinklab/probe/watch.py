@@ -1,12 +1,13 @@
 """`with watch(model, probes) as rows:` any forward of the model is measured while it runs, and the model is left as it was.
 
 Two ways in. Models that dispatch through transformers' AttentionInterface get our function under a private name, registered inside the context only,
-together with a mask function that returns a description (registering the first alone would drop causality in silence). Older models run their own eager
-code, and every map is read where softmax makes it and dropped before the next layer.
+together with a mask function that returns a description (registering the first alone would drop causality in silence). Older models run their own
+eager code, and every map is read where softmax makes it and dropped before the next layer.
 """
 
 import inspect
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -23,12 +24,13 @@ from sinklab.probe.ledger import Ledger
 from sinklab.probe.maps import MapReader
 from sinklab.probe.probes import DEFAULT, Probe, SeesAttention, SeesHidden, SeesOutput
 from sinklab.probe.result import Result
+from sinklab.probe.seam import implementation, registered
 from sinklab.probe.seen import Seen, SeenCall
 from sinklab.probe.settle import first_places, settle, starts, tokens
 from sinklab.probe.visible import Visible, describe, drawn
 
 if TYPE_CHECKING:
-    import pyarrow
+    import pyarrow as pa
 
 _numbers = itertools.count()
 _MOVES_SEQUENCES = ("reorder_cache", "crop", "batch_repeat_interleave", "batch_select_indices")
@@ -53,7 +55,7 @@ class Watch:
         self._waiting: dict[nn.Module, tuple[Seen, Tensor]] = {}
         self._ran: set[int] = set()
         self._reported: dict[int, int] = {}  # layer -> length of the text when it reported last
-        self._last: tuple[Any, ...] = ()
+        self._last: tuple[Callable[[], Tensor | None], ...] = (lambda: None, lambda: None)  # queries and keys of the newest call
         self._sees = [p for p in self.probes if isinstance(p, SeesAttention)]
         self._sees_output = [p for p in self.probes if isinstance(p, SeesOutput)]
 
@@ -77,6 +79,7 @@ class Watch:
 
     @property
     def ledger(self) -> Ledger:
+        """Where the newest batch is written."""
         if not self.ledgers:
             raise NotMeasurable("No forward of this model ran while it was watched.")
         return self.ledgers[-1]
@@ -104,20 +107,25 @@ class Watch:
         """The newest batch: a prompt and what was decoded after it are one text."""
         return self._result(self.ledger)
 
-    def rows(self) -> "pyarrow.Table":
+    def rows(self) -> "pa.Table":
         """The newest batch as rows."""
         return self.result().rows()
 
     def _result(self, ledger: Ledger) -> Result:
         ways = tuple("+".join(sorted(ledger.ways.get(layer, ()))) for layer in range(self.places.depth))
         return Result(
-            settle(ledger, self.places.depth, len(self.places.layers)), tokens(ledger), first_places(ledger), self.places.name, ways=ways, starts=starts(ledger)
+            settle(ledger, self.places.depth, len(self.places.layers)),
+            tokens(ledger),
+            first_places(ledger),
+            self.places.name,
+            ways=ways,
+            starts=starts(ledger),
         )
 
     def _hooks(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
         yield self.places.base.register_forward_pre_hook(self._begin, with_kwargs=True)
-        for module, layer in self.places.attention.items():
-            yield module.register_forward_pre_hook(self._runs(layer))
+        for attention, number in self.places.attention.items():
+            yield attention.register_forward_pre_hook(self._runs(number))
         if any(isinstance(p, SeesHidden) for p in self.probes):
             yield self.places.layers[0].register_forward_pre_hook(self._hidden_enters, with_kwargs=True)
             for level, layer in enumerate(self.places.layers, 1):
@@ -125,7 +133,8 @@ class Watch:
         if self._sees_output:
             for attention in self.places.attention:
                 for child in attention.modules():
-                    if child is not attention and hasattr(child, "weight") and child.weight.dim() == 2:
+                    weight = getattr(child, "weight", None)
+                    if child is not attention and isinstance(weight, Tensor) and weight.dim() == 2:
                         yield child.register_forward_pre_hook(self._given_to(attention))
 
     @torch.compiler.disable
@@ -140,7 +149,7 @@ class Watch:
         text = tokens if tokens is not None else embeds
         if text is None:
             raise NotMeasurable("The forward has neither input_ids nor inputs_embeds.")
-        cache = given.get("past_key_values")
+        cache: Any = given.get("past_key_values")
         offset = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
         if offset == 0:
             self._check_reports()
@@ -164,14 +173,12 @@ class Watch:
     def _attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **rest: Any) -> tuple[Tensor, None]:
         return _outside_graphs(self._attend_eagerly, module, query, key, value, attention_mask, rest)
 
-    def _attend_eagerly(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, rest: dict[str, Any]
-    ) -> tuple[Tensor, None]:
+    def _attend_eagerly(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, rest: dict[str, Any]) -> tuple[Tensor, None]:
         """What the model calls instead of its kernel."""
         dropout = rest.pop("dropout", 0.0)
         layer = self.places.attention.get(module, -1)
-        again = self._last[:3] == (id(module), id(q), id(k))  # one map on two halves of the values is one map
-        self._last = (id(module), id(q), id(k), q, k)
+        again = all(old() is new for old, new in zip(self._last, (q, k), strict=True))  # one map on two halves of the values is one map
+        self._last = (weakref.ref(q), weakref.ref(k))
         call = _call(layer, module, q, k, v, self._visible(module, q, k, mask, rest).to(q.device), rest)
         out, lse = answer(call)
         if dropout:
@@ -186,7 +193,8 @@ class Watch:
         """From the description that our mask function made, from a tensor that the model drew, or from nothing."""
         queries, keys = q.shape[2], k.shape[2]
         if module in self.places.attention and (len(q) != self.ledger.batch or queries != self.ledger.newest):
-            raise NotMeasurable(f"{type(module).__name__} attends with {len(q)} x {queries} queries where there are {self.ledger.batch} x {self.ledger.newest} tokens.")
+            there = f"{self.ledger.batch} x {self.ledger.newest} tokens"
+            raise NotMeasurable(f"{type(module).__name__} attends with {len(q)} x {queries} queries where there are {there}.")
         if isinstance(mask, Visible):
             if mask.room not in (None, keys) or mask.queries != queries:
                 raise NotMeasurable(f"{type(module).__name__} attends to {keys} keys that are not the {mask.keys} tokens of the text.")
@@ -217,17 +225,17 @@ class Watch:
             self._waiting[module] = (seen, out.detach().flatten(2))
 
     def _runs(self, layer: int) -> Callable[[nn.Module, Any], None]:
-        def hook(module: nn.Module, args: Any) -> None:
+        def hook(_module: nn.Module, _args: Any) -> None:
             self._ran.add(layer)
 
         return hook
 
-    def _hidden_enters(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _hidden_enters(self, _layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hidden = args[0] if args else kwargs["hidden_states"]
         self._see_hidden(0, hidden)
 
     def _hidden_leaves(self, level: int) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(layer: nn.Module, args: Any, output: Any) -> None:
+        def hook(_layer: nn.Module, _args: Any, output: Any) -> None:
             self._see_hidden(level, output[0] if isinstance(output, tuple) else output)
 
         return hook
@@ -267,7 +275,7 @@ class Watch:
 
 def _as_watched(kwargs: dict[str, Any]) -> dict[str, Any]:
     """What the model is given instead: masks as the caller gave them, and every token in every layer (some models keep the last ones only)."""
-    changed = {"attention_mask": _undescribed, "logits_to_keep": lambda kept: 0}
+    changed = {"attention_mask": _undescribed, "logits_to_keep": lambda _: 0}
     return kwargs | {name: change(kwargs[name]) for name, change in changed.items() if kwargs.get(name) is not None}
 
 
@@ -319,7 +327,7 @@ def _with_dropout(call: Call, dropout: float) -> Tensor:
 
 def _matrix(projection: nn.Module, width: int) -> Tensor | None:
     """The output projection as (d, H * Dv); None where it is quantised and cannot be read."""
-    weight = projection.weight
+    weight: Any = projection.weight
     if isinstance(weight, Tensor) and weight.is_meta:  # it lies elsewhere between calls: accelerate's hook knows where
         weight = (getattr(getattr(projection, "_hf_hook", None), "weights_map", None) or {}).get("weight")
     if not isinstance(weight, Tensor) or not weight.is_floating_point() or weight.dim() != 2:
@@ -334,50 +342,3 @@ def _recomputing() -> bool:
 
 def _refuse_moves(*_: Any, **__: Any) -> None:
     raise NotMeasurable("Beams and assisted decoding move or drop sequences in the cache while they run; measure the finished text instead.")
-
-
-class registered:
-    """Our function and our mask function under one private name, gone on the way out (transformers has no inverse of `register`)."""
-
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.name, self.function = name, function
-
-    def __enter__(self) -> None:
-        from transformers import AttentionInterface, AttentionMaskInterface
-
-        AttentionInterface.register(self.name, self.function)
-        AttentionMaskInterface.register(self.name, torch.compiler.disable(describe))
-
-    def __exit__(self, *_: object) -> None:
-        from transformers import AttentionInterface, AttentionMaskInterface
-
-        AttentionInterface._global_mapping.pop(self.name, None)
-        AttentionMaskInterface._global_mapping.pop(self.name, None)
-
-
-def registered_names() -> tuple[str, ...]:
-    """Every attention and mask function that transformers knows by name."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    return (*AttentionInterface._global_mapping, *AttentionMaskInterface._global_mapping)
-
-
-class implementation:
-    """Every config that the decoder's modules read says `name` inside, and what it said before on the way out.
-
-    Set on the private attribute: the public setter refuses models without SDPA support (those with learned sinks), which we do support.
-    """
-
-    def __init__(self, places: Places, name: str) -> None:
-        modules = [places.base, *(m for layer in places.layers for m in layer.modules()), *places.base.modules()]
-        configs = [getattr(m, "config", None) for m in modules]
-        self.before = {id(c): (c, c._attn_implementation_internal) for c in configs if hasattr(c, "_attn_implementation_internal")}
-        self.name = name
-
-    def __enter__(self) -> None:
-        for config, _ in self.before.values():
-            config._attn_implementation_internal = self.name
-
-    def __exit__(self, *_: object) -> None:
-        for config, name in self.before.values():
-            config._attn_implementation_internal = name

@@ -25,9 +25,7 @@ def _quantisation(case: Case) -> Saying:
     found, norms = case.facts["massive_activations"], case.facts["norm_ratio"]
     if found:
         largest = max(abs(fact["value"]) for fact in found)
-        text = (
-            f"One scale for all activations has to reach {times(largest)} and leaves few levels for the rest: scale per token, or keep the "
-        )
+        text = f"One scale for all activations has to reach {times(largest)} and leaves few levels for the rest: scale per token, or keep the "
         yield "quantise-with-care", f"{text}first token in higher precision, and measure the loss."
     if has_sink(case.facts, CLEAR) and (found is not None or norms is not None):
         text = "The percentage of sinks does not predict what quantisation breaks: in one audit the model with the least suffered most."

@@ -37,9 +37,7 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "sinklab", "svg.fonttype": "path", "text.parse_math": False, "savefig.dpi": 200, "figure.constrained_layout.use": True,
 }  # fmt: skip
 # Grey below the threshold, colour above it: what is coloured is a sink. Where there is no attention nothing is painted.
-HEAT = LinearSegmentedColormap.from_list(
-    "sinks", [(0.0, "#e9ebee"), (0.4999, "#9aa3af"), (0.5, "#f8cf9c"), (0.75, "#d55e00"), (1.0, "#5e2000")]
-)
+HEAT = LinearSegmentedColormap.from_list("sinks", [(0.0, "#e9ebee"), (0.4999, "#9aa3af"), (0.5, "#f8cf9c"), (0.75, "#d55e00"), (1.0, "#5e2000")])
 THEMED = {INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--grid)"}  # on a page, which may be dark
 
 

@@ -72,9 +72,7 @@ def _by_input(entries: Sequence[Entry], name: str) -> Html:
 def _table(entries: Sequence[Entry]) -> Html:
     names = _inputs(entries)
     rows = [[plain(entry["model"], 80), *(_cell(entry["inputs"].get(name)) for name in names)] for entry in entries]
-    shown = table(
-        ["model", *(plain(name, 30) for name in names)], rows, "Percentage of the heads, each with its 95 % interval over sequences"
-    )
+    shown = table(["model", *(plain(name, 30) for name in names)], rows, "Percentage of the heads, each with its 95 % interval over sequences")
     return tag("section", tag("h2", "The numbers"), tag("div", shown, class_="card"))
 
 

@@ -176,11 +176,7 @@ def norms(result: Result, epsilon: float) -> Figure | None:  # noqa: ARG001
     if ratios is None or np.isnan(ratios[2]).all():
         return None
     peak = int(np.nanargmax(ratios[2]))
-    what = (
-        f"up to {times(ratios[2, peak])} times as long as the others (entering layer {peak})"
-        if ratios[2, peak] > 1.5
-        else "as long as the others"
-    )
+    what = f"up to {times(ratios[2, peak])} times as long as the others (entering layer {peak})" if ratios[2, peak] > 1.5 else "as long as the others"
     figure = canvas.entitled(f"{canvas.drawable(result.input)}: the first hidden state is {what}")
     for axes, (name, title) in zip(np.atleast_1d(figure.subplots(1, len(shown))), shown.items(), strict=True):
         first, others = (mean(x, (0, 2)) for x in profile.first_and_others(texts.number(name)))

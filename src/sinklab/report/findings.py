@@ -95,9 +95,7 @@ def _first_token(case: Case) -> Saying:
         text = f"Every sequence begins with the token {name}: whether that token is the sink or its place is not told apart here."
         yield "first-token-constant", text
     elif first["percent"] <= STRONG:
-        text = (
-            f"It is the place, not a special token: the sequences begin differently (most often with {name}, in {first['percent']:.0f} %)."
-        )
+        text = f"It is the place, not a special token: the sequences begin differently (most often with {name}, in {first['percent']:.0f} %)."
         yield "first-token-varies", text
 
 

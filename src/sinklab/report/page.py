@@ -129,17 +129,13 @@ def _figure(figure: Figure, said: str) -> Html:
 def _details(entry: Entry) -> Html:
     case = Case.of(entry)
     cards = [tag("div", one, class_="card") for one in _detail_tables(case.facts)]
-    return (
-        tag("section", tag("h2", f"Details of {plain(case.main, 40)} input"), tag("div", *cards, class_="grid wide")) if cards else join([])
-    )
+    return tag("section", tag("h2", f"Details of {plain(case.main, 40)} input"), tag("div", *cards, class_="grid wide")) if cards else join([])
 
 
 def _detail_tables(facts: Entry) -> Iterator[Html]:
     if facts["top_heads"]:
         rows = [[f"layer {h['layer']}, head {h['head']}", f"{h['alpha']:.3f}"] for h in facts["top_heads"]]
-        yield table(
-            ["head", "attention"], rows, f"The strongest of {facts['sink_heads']} heads that sink on position {facts['detail']['position']}"
-        )
+        yield table(["head", "attention"], rows, f"The strongest of {facts['sink_heads']} heads that sink on position {facts['detail']['position']}")
     if facts["massive_activations"]:
         rows = [_massive_row(one) for one in facts["massive_activations"]]
         yield table(

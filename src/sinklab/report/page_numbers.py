@@ -24,9 +24,7 @@ def scaled(rows: list[Html], inputs: Mapping[str, Entry]) -> Html:
     peers = any(paper.peers(base(name), facts["length"]) for name, facts in inputs.items())
     key = [tag("i", class_="own"), "measured, with its 95 % interval over sequences"]
     key += [" · ", tag("i", class_="peer"), f"models of the paper ({paper.CITATION})"] if peers else []
-    return tag(
-        "div", *rows, tag("div", tag("span"), numbers, class_="strip", aria_hidden="true"), tag("p", *key, class_="note key"), class_="card"
-    )
+    return tag("div", *rows, tag("div", tag("span"), numbers, class_="strip", aria_hidden="true"), tag("p", *key, class_="note key"), class_="card")
 
 
 def strip(label: str, name: str, facts: Entry) -> Html:

@@ -17,11 +17,7 @@ LEVELS = (5, 15, 30, 50, 70)  # percent of the heads at which a token's colour d
 
 def tokens(entry: Mapping[str, Any], results: Mapping[str, Result]) -> Html:
     """Every input's first sequences."""
-    shown = [
-        _input_tokens(name, result, entry["inputs"][name]["detail"]["epsilon"])
-        for name, result in results.items()
-        if name in entry["inputs"]
-    ]
+    shown = [_input_tokens(name, result, entry["inputs"][name]["detail"]["epsilon"]) for name, result in results.items() if name in entry["inputs"]]
     key = [tag("span", f"{least} %", class_=f"k{i + 1}") for i, least in enumerate(LEVELS)]
     note = "The number behind a token is the percentage of the heads that use it as a sink. "
     note += f"Pale tokens are seen by fewer than {LEAST_QUERIES} queries and are not called one."
@@ -38,9 +34,7 @@ def _input_tokens(name: str, result: Result, epsilon: float) -> Html:
     lines = []
     for n, row in enumerate(some.tokens):
         known = np.flatnonzero(row >= 0)
-        parts = [
-            _token(some, n, int(place), shares.get((n, int(place) + int(some.padding[n]))), seen[n, place]) for place in known[:TOKENS]
-        ]
+        parts = [_token(some, n, int(place), shares.get((n, int(place) + int(some.padding[n]))), seen[n, place]) for place in known[:TOKENS]]
         more = f" … and {len(known) - TOKENS:,} more tokens" if len(known) > TOKENS else ""
         lines.append(tag("p", *parts, tag("span", more, class_="few") if more else "", class_="tokens"))
     return tag("div", tag("h3", f"{plain(name, 40)} input, {len(lines)} of {len(result.tokens)} sequences"), *lines)

@@ -42,9 +42,7 @@ def across(entries: Sequence[Entry]) -> RenderableType:
     for entry in entries:
         facts = next(iter(entry["inputs"].values()))
         layers = (
-            f"{facts['attending_layers']}"
-            if facts["attending_layers"] == facts["layers"]
-            else f"{facts['attending_layers']} of {facts['layers']}"
+            f"{facts['attending_layers']}" if facts["attending_layers"] == facts["layers"] else f"{facts['attending_layers']} of {facts['layers']}"
         )
         cells = [_headline_cell(entry["inputs"].get(name)) for name in inputs]
         table.add_row(Text(plain(entry["model"], 60)), layers, *cells)
