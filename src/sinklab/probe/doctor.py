@@ -108,13 +108,25 @@ def _equals_eager(model: nn.Module, tokens: Tensor) -> float:
     """Our weights beside the maps that the model's own eager code draws, read where its softmax makes them."""
     ours, theirs = _Keep(), _Keep()
     with Watch(model, (ours,)) as watch:
-        if watch.places.draws:
-            raise _Skipped("the model's own maps are what is read")
         watch.places.base(input_ids=tokens, use_cache=False)
+    if watch.places.draws:
+        return _equals_returned(watch.places, tokens, ours)
     _draw(watch.places, tokens, theirs)
     if not theirs.weights:
         raise _Skipped("the model draws no map of its own")
     return max(_difference(ours, theirs, layer) for layer in theirs.weights)
+
+
+def _equals_returned(places: Places, tokens: Tensor, ours: "_Keep") -> float:
+    """What was read where a model draws its maps, beside what it returns as `attentions`."""
+    with implementation(places, "eager"):
+        returned = getattr(places.base(input_ids=tokens, use_cache=False, output_attentions=True), "attentions", None) or ()
+    maps = [a for a in returned if isinstance(a, Tensor) and a.shape[-2:] == (tokens.shape[1], tokens.shape[1])]
+    if len(maps) != len(ours.weights):
+        raise _Skipped("the model draws its own maps, which are read, and returns none")
+    return max(
+        float((ours.weights[layer] - drawn).sum(-2).abs().max() / tokens.shape[1]) for layer, drawn in zip(sorted(ours.weights), maps, strict=True)
+    )
 
 
 def _difference(ours: "_Keep", theirs: "_Keep", layer: int) -> float:
