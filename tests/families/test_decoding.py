@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from families.special import REFUSED
-from families.tiny import causal_types, forward_inputs, tiny
 
 import sinklab
+from families.special import REFUSED
+from families.tiny import causal_types, forward_inputs, tiny
 
 # Types whose own logits, unwatched, are others while decoding than in one forward: positions counted differently by `generate` (RoBERTa's kin,
 # moshi), a token put behind the text (xlm), keys chosen by what the cache holds (doge), states of Mamba layers rounded differently.

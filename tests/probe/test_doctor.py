@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+
 from families.tiny import tiny
 from four_models import MODELS
-
 from sinklab.errors import NotMeasurable
 from sinklab.probe import call, doctor, settle, watch
 

@@ -90,7 +90,14 @@ def _padding_changes_nothing(model: nn.Module, tokens: Tensor) -> float:
     mask = torch.ones_like(padded)
     mask[:, :padding] = 0
     a, b = measure(model, kept).alpha, measure(model, padded, mask).alpha
-    return float((a - b[..., : a.shape[-1]]).nan_to_num().abs().max())
+    return _apart(a, b[..., : a.shape[-1]])
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    """The largest difference; infinite where only one of them has a number."""
+    if bool((a.isnan() != b.isnan()).any()):
+        return float("inf")
+    return float((a - b).nan_to_num().abs().max())
 
 
 def _decoding_adds_up(model: nn.Module, tokens: Tensor) -> float:
@@ -101,7 +108,7 @@ def _decoding_adds_up(model: nn.Module, tokens: Tensor) -> float:
         text = generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=DECODED, min_new_tokens=DECODED, do_sample=False, num_beams=1)
     decoded = watch.result().alpha
     whole = measure(model, text[:, : decoded.shape[-1]]).alpha
-    return float((decoded - whole).nan_to_num().abs().max())
+    return _apart(decoded, whole)
 
 
 def _equals_eager(model: nn.Module, tokens: Tensor) -> float:
