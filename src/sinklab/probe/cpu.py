@@ -7,14 +7,13 @@ in the product: queries get `-lse` as further dimensions, in which every key is 
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sinklab.model.attend import repeat_heads
+from sinklab.probe.products import float32_products, onednn_is_exact
 
 NAME = "cpu"
 KEYS = 256  # of a block: more of them waste more along the diagonal, fewer make slower products
@@ -80,7 +79,7 @@ def in_blocks(q: Tensor, k: Tensor, lse: Tensor, first: Tensor, last: Tensor, sc
     halves = q.dtype == k.dtype == torch.bfloat16
     sums = torch.zeros(*q.shape[:2], k.shape[2])
     first, last = torch.broadcast_tensors(first.clamp_min(0), last.clamp_max(q.shape[2] - 1))
-    with _float32_products("bf16" if halves else "ieee"):
+    with float32_products("bf16" if halves or onednn_is_exact() else "ieee"):
         for b in _slices(0, batch, cut.sequences):
             bounds = (first[b], last[b]) if len(first) > 1 else (first, last)
             for kv in _slices(0, kv_heads, cut.kv_heads):
@@ -102,24 +101,6 @@ def _check(q: Tensor, k: Tensor, lse: Tensor, first: Tensor, last: Tensor, scale
         raise ValueError("scale must not be zero")
     if softcap is not None and softcap <= 0:
         raise ValueError(f"softcap must be positive, not {softcap}")
-
-
-@contextmanager
-def _float32_products(precision: str) -> Iterator[None]:
-    """What float32 products may be made of: "ieee" is float32 whatever the user allows, "bf16" lets factors be rounded, never sums.
-
-    Factors that are bfloat16 numbers already lose nothing, and PyTorch has no other fast way on a CPU to multiply these into float32.
-    """
-    setting: Any = torch.backends.mkldnn  # its parts are made at run time, and there is one setting for the whole process
-    setting = setting.matmul
-    before = setting.fp32_precision
-    setting.fp32_precision = precision
-    try:
-        yield
-    finally:
-        setting.fp32_precision = "none"  # inherit what is set for all operations, and say it again only where that is something else
-        if setting.fp32_precision != before:
-            setting.fp32_precision = before
 
 
 class _Ready:

@@ -12,6 +12,7 @@ from sinklab.errors import NotMeasurable, SinklabError
 from sinklab.probe.attach import unwrap
 from sinklab.probe.loss import text_loss
 from sinklab.probe.probes import DEFAULT, Alpha, Probe
+from sinklab.probe.products import fastest_float32
 from sinklab.probe.result import Result, joined
 from sinklab.probe.watch import Watch
 
@@ -55,7 +56,7 @@ def batches(
     device = model_device(model)
     size = batch_size or automatic_batch_size(model, input_ids.shape[1])
     start = 0
-    with evaluating(model), Watch(model, chosen) as watch:
+    with evaluating(model), fastest_float32(model), Watch(model, chosen) as watch:
         while start < len(input_ids):
             rows = slice(start, start + size)
             mask, places = (None if x is None else x[rows].to(device) for x in (attention_mask, position_ids))
