@@ -44,7 +44,7 @@ def fastest_float32(model: nn.Module) -> Iterator[None]:
 
 @cache
 def onednn_is_exact() -> bool:
-    """Whether permission to round factors is not used here: only chips with units for bfloat16 matrices (AMX) do. Known by the chip, and tried out."""
+    """Whether permission to round factors is not used here: only chips with units for bfloat16 matrices (AMX) use it. Also tried out."""
     has_units: Callable[[], bool] = getattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     if not torch.backends.mkldnn.is_available() or has_units():
         return False
