@@ -151,10 +151,12 @@ def _integers(values: list[str] | None, option: str, least: int = 1) -> tuple[in
 
 
 def _numbers(values: list[str] | None, option: str) -> tuple[float, ...]:
-    return tuple(_checked(values, option, float, 0))
+    return tuple(_checked(values, option, float, 0, most=1))
 
 
-def _checked(values: list[str] | None, option: str, kind: type, least: float) -> list[Any]:
+def _checked(values: list[str] | None, option: str, kind: type, least: float, most: float = float("inf")) -> list[Any]:
+    if values and not _several(values):
+        raise SinklabError(f"{option} is empty.")
     found = []
     for value in _several(values):
         try:
@@ -163,6 +165,8 @@ def _checked(values: list[str] | None, option: str, kind: type, least: float) ->
             raise SinklabError(f"{option} takes {'whole numbers' if kind is int else 'numbers'}, not `{value}`.") from error
         if not number >= least:
             raise SinklabError(f"{option} must be at least {least}, not {value}.")
+        if number > most:
+            raise SinklabError(f"{option} must be at most {most}, not {value}.")
         found.append(number)
     return found
 

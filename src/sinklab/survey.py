@@ -116,6 +116,7 @@ def _measure(run: runs.Run, name: str, request: Request, experiment: Experiment,
     """Whatever is not there yet."""
     from sinklab.models import load_model
 
+    _hush()
     with _spinner(f"Loading {name}"):
         loaded = load_model(name, revision=request.revision, dtype=request.dtype, device=request.device, trust_remote_code=request.trust_remote_code)
         inputs = list(_inputs(loaded, experiment, source))
@@ -337,6 +338,13 @@ class _Words:
         return tuple(tuple(self._known[int(token)] for token in row) for row in result.tokens)
 
 
+def _hush() -> None:
+    """What transformers remarks on the way is not for whoever asked about sinks."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+
+
 @contextmanager
 def _spinner(text: str) -> Iterator[None]:
     from rich.console import Console
@@ -371,6 +379,7 @@ def examine(name: str, *, revision: str | None, dtype: str | None, device: str, 
     from sinklab.probe.doctor import doctor
     from sinklab.report.tables import checks
 
+    _hush()
     with _spinner(f"Loading {name}"):
         loaded = load_model(name, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     with _spinner(f"Examining {name}"):

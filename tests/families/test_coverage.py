@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, BigBirdConfig, PreTrainedModel
 
+import sinklab
 from families.eager import eager_maps
 from families.expected import TOLERANCE, expected, far_off
 from families.features import features
@@ -13,6 +14,7 @@ from families.special import KERNEL_TELLS, REFUSED, TILED, UNBUILT
 from families.tiny import built, causal_types, forward_inputs, tiny
 from sinklab.errors import NotMeasurable
 from sinklab.probe.ledger import Ledger
+from sinklab.probe.probes import ALL
 from sinklab.probe.watch import Watch
 
 MEASURED = [name for name in causal_types() if name not in REFUSED]
@@ -32,6 +34,19 @@ def test_watched_equals_the_eager_map(model_type):
         wrong = far_off(ledger, expected(model, inputs))
         assert not wrong, "; ".join(wrong)
         assert largest_difference(inputs, plain, watched) < TOLERANCE
+
+
+@pytest.mark.parametrize("model_type", MEASURED)
+def test_every_probe_and_the_loss(model_type):
+    """What the command measures, and all the rest; the loss is that of the model's own logits."""
+    model = tiny(model_type)
+    inputs = forward_inputs(model, length=LENGTH)
+    result = sinklab.measure(model, inputs["input_ids"], probes=list(ALL.values()), loss=True)
+    with torch.no_grad():
+        logits = model(**inputs, use_cache=False).logits
+    each = torch.nn.functional.cross_entropy(logits[:, :-1].float().flatten(0, 1), inputs["input_ids"][:, 1:].flatten(), reduction="none")
+    torch.testing.assert_close(torch.from_numpy(result.loss), each.view(len(logits), -1).mean(-1), atol=1e-3, rtol=1e-4)
+    sinklab.doctor(model)
 
 
 @pytest.mark.parametrize("model_type", MEASURED)

@@ -12,6 +12,7 @@ from transformers import (
     BloomConfig,
     BloomForCausalLM,
     GPT2Config,
+    GPT2LMHeadModel,
     JambaConfig,
     JambaForCausalLM,
     Llama4ForCausalLM,
@@ -22,6 +23,8 @@ from transformers import (
     MptConfig,
     Qwen3NextConfig,
     Qwen3NextForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
 )  # fmt: skip
 
 import sinklab
@@ -264,3 +267,38 @@ def test_half_precision_sums_in_float32(dtype):
     mass = (result.alpha * torch.from_numpy(result.numbers["queries"])).sum(-1) / 200
     assert result.alpha.dtype == torch.float32
     torch.testing.assert_close(mass, torch.ones_like(mass), atol=2e-3, rtol=0)
+
+
+def test_named_positions_and_packed_documents_are_refused():
+    positions = torch.cat([torch.arange(13), torch.arange(13)])[None].expand(3, -1)
+    with pytest.raises(NotMeasurable, match="packed"):
+        sinklab.measure(small_llama(), tokens(), position_ids=positions, positions=[1])
+
+
+def test_the_loss_of_packed_documents_leaves_out_their_borders():
+    positions = torch.cat([torch.arange(10), torch.arange(16)])[None].expand(3, -1)
+    packed = sinklab.measure(small_llama(), tokens(), position_ids=positions, loss=True).loss
+    parts = [sinklab.measure(small_llama(), part, loss=True).loss for part in (tokens()[:, :10], tokens()[:, 10:])]
+    torch.testing.assert_close(torch.from_numpy(packed), torch.from_numpy((parts[0] * 9 + parts[1] * 15) / 24), atol=1e-5, rtol=0)
+
+
+def test_learned_positions_begin_at_the_first_token():
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=128, n_positions=64, initializer_range=0.5)).eval()
+    mask = torch.ones_like(tokens())
+    mask[0, :9] = 0
+    alone = sinklab.measure(model, tokens()[:1, 9:]).alpha
+    torch.testing.assert_close(sinklab.measure(model, tokens(), mask).alpha[:1, ..., :17], alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft asks transformers by an old name
+def test_adapters_of_prompts_and_models_with_encoders_are_refused():
+    peft = pytest.importorskip("peft")
+    prompted = peft.get_peft_model(small_llama(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
+    with pytest.raises(NotMeasurable, match="prompts or prefixes"):
+        sinklab.measure(prompted, tokens())
+    adapted = peft.get_peft_model(small_llama(), peft.LoraConfig(task_type="CAUSAL_LM", r=2))
+    assert torch.equal(sinklab.measure(adapted, tokens()).alpha, sinklab.measure(small_llama(), tokens()).alpha)  # untrained, it adds nothing
+    t5 = T5ForConditionalGeneration(T5Config(d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2, vocab_size=128))
+    with pytest.raises(NotMeasurable, match="encoder"):
+        sinklab.measure(t5, tokens())

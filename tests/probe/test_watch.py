@@ -2,6 +2,7 @@
 
 import gc
 import re
+import threading
 import weakref
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -228,3 +229,71 @@ def test_the_probe_of_the_documentation_works(model):
     with sinklab.watch(model, [Alpha(), Own(), names["Diagonal"]()]) as rows:
         text = generated(model, ids)
     agree(rows.result(), sinklab.measure(model, text[:, :-1], probes=[Alpha(), Own(), names["Diagonal"]()]))
+
+
+def test_one_watch_at_a_time():
+    model, before = small_llama(), list(traces(small_llama()))
+    with sinklab.watch(model), pytest.raises(NotMeasurable, match="watched already"), sinklab.watch(model):
+        pass
+    failed = []
+
+    def measure():
+        try:
+            sinklab.measure(model, tokens())
+        except NotMeasurable:
+            failed.append(1)
+
+    threads = [threading.Thread(target=measure) for _ in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(failed) < 6
+    assert list(traces(model)) == before
+    agree(sinklab.measure(model, tokens()), sinklab.measure(small_llama(), tokens()))
+
+
+def test_a_backward_after_the_watch_is_refused():
+    model = small_llama().train()
+    model.activation_checkpointing_enable({"use_reentrant": False})
+    with sinklab.watch(model):
+        loss = model(tokens(), labels=tokens(), use_cache=False).loss
+    with pytest.raises(NotMeasurable, match="end the watch after the backward"):
+        loss.backward()
+
+
+def test_packing_that_the_model_ignores_is_none():
+    """transformers looks for packed documents only where there is no cache."""
+    model, ids = small_llama(), tokens()
+    positions = torch.cat([torch.arange(8), torch.arange(12)])[None].expand(2, -1)
+    with torch.no_grad():
+        with sinklab.watch(model) as rows:
+            model(ids, position_ids=positions, use_cache=True)
+        assert rows.result().starts is None
+        with sinklab.watch(model) as rows:
+            model(ids, position_ids=positions, use_cache=False)
+        assert rows.result().starts.sum() == 4
+
+
+def test_masks_that_add_numbers_and_maps_that_are_asked_for_are_refused():
+    model, ids = small_llama(), tokens()
+    bias = torch.zeros(2, 1, 20, 20).masked_fill(torch.ones(20, 20).triu(1).bool(), torch.finfo(torch.float32).min)
+    with torch.no_grad(), sinklab.watch(model) as rows:
+        model(ids, attention_mask=bias)
+    agree(rows.result(), sinklab.measure(model, ids))
+    with pytest.raises(NotMeasurable, match="adds numbers"), sinklab.watch(model):
+        model(ids, attention_mask=bias - torch.rand(2, 1, 20, 20))
+    model.set_attn_implementation("eager")
+    with pytest.raises(NotMeasurable, match="output_attentions"), sinklab.watch(model):
+        model(ids, output_attentions=True)
+
+
+def test_a_forward_that_failed_gives_no_result(model):
+    handle = model.model.layers[1].register_forward_pre_hook(lambda *_: 1 / 0)
+    with torch.no_grad(), sinklab.watch(model) as rows:
+        with pytest.raises(ZeroDivisionError):
+            model(tokens())
+        handle.remove()
+        assert rows.results() == []
+        with pytest.raises(NotMeasurable, match="did not come to its end"):
+            rows.result()
+        model(tokens())
+        assert len(rows.results()) == 1

@@ -35,8 +35,8 @@ def test_every_figure_is_drawn_where_its_numbers_are_and_only_there(name):
 
 
 def test_nothing_is_drawn_of_nothing():
-    short = {"natural": made(sequences=2, length=4)}
-    assert names(short) == {"heads"}
+    short = {"natural": made(sequences=2, length=4)}  # no key is seen by as many queries as a sink needs
+    assert names(short) == set()
     gone = made(sequences=2)
     gone.numbers["alpha"][:] = np.nan
     assert names({"natural": gone}) == set()

@@ -236,11 +236,11 @@ def test_details_are_the_papers_where_they_were_asked_for():
     assert Asked(positions=(0,)).detail == (1, 0.3)
 
 
-def test_an_unknown_definition_and_a_missing_number_are_refused_in_words():
+def test_an_unknown_definition_is_refused_and_a_missing_number_gives_no_percentage():
     with pytest.raises(SinklabError, match="Did you mean `gu2024`"):
         entry(asked=Asked(("gu2025",)))
-    with pytest.raises(SinklabError, match=r"norm\.output"):
-        entry(asked=Asked(("output_share",)))
+    (sink,) = entry(asked=Asked(("output_share",)))["inputs"]["natural"]["sinks"]
+    assert (sink["percent"], sink["layers"], sink["queries"]) == (None, 0, 0)
 
 
 def test_notes_are_kept_once_and_settings_become_plain():

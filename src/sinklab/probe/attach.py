@@ -89,10 +89,14 @@ def _dispatches(cls: type) -> bool:
 def unwrap(model: nn.Module) -> PreTrainedModel:
     """The transformers model inside torch.compile's and PEFT's wrappers."""
     inner: Any = getattr(model, "_orig_mod", model)
+    if any(getattr(config, "is_prompt_learning", False) for config in getattr(inner, "peft_config", {}).values()):
+        raise NotMeasurable("A PEFT adapter of prompts or prefixes puts tokens before the text that are not in it; it is not measured.")
     if hasattr(inner, "get_base_model"):
         inner = inner.get_base_model()
     if not isinstance(inner, PreTrainedModel):
         raise NotMeasurable(f"{type(inner).__name__} is not a transformers model.")
+    if inner.config.is_encoder_decoder:
+        raise NotMeasurable(f"{type(inner).__name__} has an encoder: its decoder attends to two texts.")
     return inner
 
 
@@ -101,7 +105,9 @@ def _base(model: PreTrainedModel) -> nn.Module:
     base = model.base_model
     if "decoder" in inspect.unwrap(type(model).forward).__code__.co_names and hasattr(base, "decoder"):
         return base.decoder
-    return base if isinstance(base, nn.Module) else model
+    if base is not model:
+        return base
+    return next((child for child in model.children() if isinstance(child, PreTrainedModel)), model)
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sinklab.errors import one_line
 from sinklab.probe.attach import Places, unwrap
 from sinklab.probe.ledger import Ledger
 from sinklab.probe.maps import MapReader
@@ -103,12 +104,19 @@ def _apart(a: Tensor, b: Tensor) -> float:
 def _decoding_adds_up(model: nn.Module, tokens: Tensor) -> float:
     if not unwrap(model).can_generate():
         raise _Skipped("the model cannot generate")
-    generate: Any = model.generate
     with Watch(model, DEFAULT) as watch:
-        text = generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=DECODED, min_new_tokens=DECODED, do_sample=False, num_beams=1)
+        text = _decoded(model, tokens)
     decoded = watch.result().alpha
     whole = measure(model, text[:, : decoded.shape[-1]]).alpha
     return _apart(decoded, whole)
+
+
+def _decoded(model: nn.Module, tokens: Tensor) -> Tensor:
+    generate: Any = model.generate
+    try:
+        return generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=DECODED, min_new_tokens=DECODED, do_sample=False, num_beams=1)
+    except (AttributeError, TypeError, ValueError) as error:  # some types cannot: transformers' own code fails
+        raise _Skipped(f"its generate fails: {one_line(error)}") from error
 
 
 def _equals_eager(model: nn.Module, tokens: Tensor) -> float:

@@ -17,6 +17,7 @@ class Ledger:
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
+        self.whole = True  # the newest forward came to its end
         self.length = 0  # places of the text so far
         self.newest = 0  # places that the newest forward added
         self.real: Tensor | None = None  # boolean (B, length); None: all of them

@@ -8,17 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sinklab.errors import NotMeasurable
 from sinklab.probe.attach import unwrap
 
 PIECE_NUMBERS = 1 << 24  # logits that exist at once: 64 MiB of float32
 
 
-def text_loss(model: nn.Module, base: nn.Module, output: Any, tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """float32 (B,): mean cross-entropy in nats of each real token that follows a real token."""
+def text_loss(model: nn.Module, base: nn.Module, output: Any, tokens: Tensor, mask: Tensor | None, starts: Tensor | None = None) -> Tensor:
+    """float32 (B,): mean cross-entropy in nats of each real token that follows a real token of its document."""
     inner = unwrap(model)
-    hidden = output.last_hidden_state
+    hidden = getattr(output, "last_hidden_state", None)
+    if hidden is None:
+        raise NotMeasurable(f"{type(inner).__name__} gives no hidden states, so its loss cannot be had in pieces; measure it without the loss.")
     real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
     counted = real[:, 1:] & real[:, :-1]
+    if starts is not None:
+        counted &= ~starts[:, 1:]
     total = torch.zeros(len(tokens), device=hidden.device)
     step = max(1, PIECE_NUMBERS // (len(tokens) * inner.config.get_text_config(decoder=True).vocab_size))
     for start in range(0, tokens.shape[1] - 1, step):
@@ -28,7 +33,7 @@ def text_loss(model: nn.Module, base: nn.Module, output: Any, tokens: Tensor, ma
         targets = tokens[:, start + 1 : stop + 1].to(logits.device)
         losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
         total += (losses * counted[:, start:stop].to(logits.device)).sum(-1).to(total.device)
-    return (total / counted.sum(-1).to(total.device)).float().cpu()
+    return (total / counted.sum(-1).to(total.device)).float().cpu()  # NaN for a single token
 
 
 @contextmanager

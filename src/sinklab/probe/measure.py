@@ -1,5 +1,6 @@
 """Measure a model on given tokens: batches of forwards, watched, and nothing computed that nobody asked for."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from sinklab.errors import NotMeasurable, SinklabError
-from sinklab.probe.attach import unwrap
+from sinklab.probe.attach import find, unwrap
 from sinklab.probe.loss import text_loss
 from sinklab.probe.probes import DEFAULT, Alpha, Probe
 from sinklab.probe.products import fastest_float32
@@ -53,6 +54,10 @@ def batches(
     """The same, a result per batch of sequences as soon as it is there; `done` hears how many sequences each had."""
     input_ids, attention_mask, position_ids = _checked(model, input_ids, attention_mask, position_ids)
     chosen = tuple(Alpha(tuple(positions)) if isinstance(p, Alpha) and positions else p for p in probes)
+    if positions and position_ids is not None:
+        raise NotMeasurable("Named positions and packed documents do not go together; leave `positions` out.")
+    if position_ids is None and attention_mask is not None:
+        position_ids = _counted(model, attention_mask)
     device = model_device(model)
     size = batch_size or automatic_batch_size(model, input_ids.shape[1])
     start = 0
@@ -71,6 +76,15 @@ def batches(
             done(len(found.tokens))
             yield found
             start += size
+
+
+def _counted(model: nn.Module, mask: Tensor) -> Tensor | None:
+    """Positions from the first real token on, as `generate` counts them, for models that would count padding; None where they are not asked for."""
+    base = find(model).base
+    skips = any(hasattr(module, "create_position_ids_from_input_ids") for module in base.modules())  # RoBERTa's kin skip padding themselves
+    if skips or "position_ids" not in inspect.signature(base.forward).parameters:
+        return None
+    return (mask.long().cumsum(-1) - 1).clamp_min(0)
 
 
 def automatic_batch_size(model: nn.Module, length: int) -> int:
@@ -113,11 +127,12 @@ def _batch(model: nn.Module, watch: Watch, tokens: Tensor, mask: Tensor | None, 
     given = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
     given = {name: x for name, x in given.items() if x is not None}
     output = watch.places.base(**given, use_cache=False)
+    starts = watch.ledger.starts
     result = watch.pop()
     if not loss:
         return result
     with watch.paused():
-        return replace(result, loss=text_loss(model, watch.places.base, output, tokens, mask).numpy())
+        return replace(result, loss=text_loss(model, watch.places.base, output, tokens, mask, starts).numpy())
 
 
 def _checked(model: nn.Module, input_ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:

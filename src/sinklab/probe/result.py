@@ -123,6 +123,10 @@ class Result:
         A key that fewer than `least_queries` can see is not called a sink: the percentage is NaN.
         """
         chosen = named(definition)
+        if position != int(position) or position < 0:
+            raise SinklabError(f"Positions are whole numbers, from 1 (0 is a learned sink), not {position}.")
+        if epsilon is not None and not 0 <= epsilon <= 1:
+            raise SinklabError(f"epsilon is a share of attention, from 0 to 1, not {epsilon}.")
         if epsilon is not None and chosen.epsilon is None:
             raise SinklabError(f"`{definition}` is a mean mass and has no threshold; leave epsilon out.")
         epsilon = chosen.epsilon if epsilon is None else epsilon

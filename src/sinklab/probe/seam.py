@@ -1,5 +1,6 @@
 """The two registers of transformers and the configs that name them: switched inside a context, put back after it."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from sinklab.errors import NotMeasurable
 from sinklab.probe.attach import Places
 from sinklab.probe.visible import describe
 
@@ -26,6 +28,24 @@ def registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
 def registered_names() -> tuple[str, ...]:
     """Every attention and mask function that transformers knows by name."""
     return (*AttentionInterface._global_mapping, *AttentionMaskInterface._global_mapping)
+
+
+_watched: set[int] = set()
+_lock = threading.Lock()
+
+
+@contextmanager
+def alone(places: Places) -> Iterator[None]:
+    """One watch at a time on a model: two would put back each other's settings, in whatever order they end."""
+    with _lock:
+        if id(places.base) in _watched:
+            raise NotMeasurable("This model is being watched already, here or in another thread; one watch may have several probes.")
+        _watched.add(id(places.base))
+    try:
+        yield
+    finally:
+        with _lock:
+            _watched.discard(id(places.base))
 
 
 @contextmanager

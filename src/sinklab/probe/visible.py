@@ -75,6 +75,16 @@ class Visible:
         return self._evaluate(b, i, j).to(self.device)
 
     @cached_property
+    def packed(self) -> bool:
+        """Documents of one row are kept apart."""
+        return self.function is not None and "packed_sequence_mask_function.<locals>.inner_mask" in _leaves(self.function)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _types: Any, _args: Any = (), _kwargs: Any = None) -> Any:
+        """A layer that runs after the watch has ended (a checkpointed one, in the backward pass) takes this for a tensor."""
+        raise NotMeasurable(f"`{getattr(func, '__name__', func)}` met the mask of a watch: end the watch after the backward pass, not before.")
+
+    @cached_property
     def causal(self) -> bool:
         """The last query but one does not see the last key."""
         return self.unbroken or self.queries < 2 or not bool(self.block(self.queries - 2, self.queries - 1, slice(self.keys - 1, self.keys)).any())
@@ -226,6 +236,11 @@ def describe(
         use_vmap,
         room=kv_length,
     )
+
+
+def adds_numbers(mask: Tensor) -> bool:
+    """Whether a mask says more than who may see whom."""
+    return mask.dtype != torch.bool and bool(((mask != 0) & (mask > torch.finfo(mask.dtype).min / 2)).any())
 
 
 def drawn(mask: Tensor, real: Tensor | None, query_offset: int) -> Visible:

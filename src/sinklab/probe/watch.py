@@ -24,10 +24,10 @@ from sinklab.probe.ledger import Ledger
 from sinklab.probe.maps import MapReader
 from sinklab.probe.probes import DEFAULT, Probe, SeesAttention, SeesHidden, SeesOutput
 from sinklab.probe.result import Result
-from sinklab.probe.seam import implementation, registered
+from sinklab.probe.seam import alone, implementation, registered
 from sinklab.probe.seen import Seen, SeenCall
 from sinklab.probe.settle import first_places, settle, starts, tokens
-from sinklab.probe.visible import Visible, describe, drawn
+from sinklab.probe.visible import Visible, adds_numbers, describe, drawn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +61,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(alone(self.places))
             if self.places.draws:
                 stack.enter_context(implementation(self.places, "eager"))
                 stack.enter_context(MapReader(self.places.attention, self._map_drawn, lambda: self.ledger))
@@ -101,7 +102,7 @@ class Watch:
 
     def results(self) -> list[Result]:
         """One per batch of sequences that ran, in their order."""
-        return [self._result(ledger) for ledger in self.ledgers]
+        return [self._result(ledger) for ledger in self.ledgers if ledger.whole]
 
     def result(self) -> Result:
         """The newest batch: a prompt and what was decoded after it are one text."""
@@ -112,6 +113,8 @@ class Watch:
         return self.result().rows()
 
     def _result(self, ledger: Ledger) -> Result:
+        if not ledger.whole:
+            raise NotMeasurable("The newest forward did not come to its end.")
         ways = tuple("+".join(sorted(ledger.ways.get(layer, ()))) for layer in range(self.places.depth))
         return Result(
             settle(ledger, self.places.depth, len(self.places.layers)),
@@ -124,6 +127,7 @@ class Watch:
 
     def _hooks(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
         yield self.places.base.register_forward_pre_hook(self._begin, with_kwargs=True)
+        yield self.places.base.register_forward_hook(self._end)
         for attention, number in self.places.attention.items():
             yield attention.register_forward_pre_hook(self._runs(number))
         if any(isinstance(p, SeesHidden) for p in self.probes):
@@ -156,8 +160,21 @@ class Watch:
             self._ran, self._reported = set(), {}
             self.ledgers.append(Ledger(text.shape[0]))
         self._follow(cache, text.shape[0], offset)
+        self._refuse_maps(module, given)
+        self.ledger.whole = False
         self.ledger.advance(tokens, text.shape[1], given.get("attention_mask"), given.get("position_ids"))
+        if self.places.draws and (cache is not None or given.get("use_cache", getattr(getattr(module, "config", None), "use_cache", False))):
+            self.ledger.starts = None
         return args, kwargs
+
+    def _end(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+        if self.ledgers and not self._paused:
+            self.ledger.whole = True
+
+    def _refuse_maps(self, base: nn.Module, given: dict[str, Any]) -> None:
+        wanted = given.get("output_attentions", getattr(getattr(base, "config", None), "output_attentions", False))
+        if wanted and not self.places.draws:
+            raise NotMeasurable("A model that is watched draws no attention maps and cannot return them; leave `output_attentions` out.")
 
     def _follow(self, cache: Any, batch: int, offset: int) -> None:
         """Refuse what would mix up sequences, before it does."""
@@ -198,11 +215,15 @@ class Watch:
         if isinstance(mask, Visible):
             if mask.room not in (None, keys) or mask.queries != queries:
                 raise NotMeasurable(f"{type(module).__name__} attends to {keys} keys that are not the {mask.keys} tokens of the text.")
+            if not mask.packed:  # transformers looks for packed documents only where there is neither a mask nor a cache
+                self.ledger.starts = None
             return mask
         of_text = module in self.places.attention
         offset = max(0, self.ledger.length - queries) if of_text else 0
         real = self.ledger.real_until(offset + queries) if of_text else None
         if isinstance(mask, Tensor):
+            if adds_numbers(mask):
+                raise NotMeasurable(f"{type(module).__name__} is given a mask that adds numbers to its scores, which is not understood here.")
             return drawn(mask[..., :keys], real, offset)
         causal = rest.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
@@ -236,13 +257,13 @@ class Watch:
 
     def _hidden_leaves(self, level: int) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_layer: nn.Module, _args: Any, output: Any) -> None:
-            self._see_hidden(level, output[0] if isinstance(output, tuple) else output)
+            self._see_hidden(level, output[0] if isinstance(output, tuple | list) else output)
 
         return hook
 
     @torch.compiler.disable
     def _see_hidden(self, level: int, hidden: Tensor) -> None:
-        if _recomputing():
+        if _recomputing() or hidden.dim() != 3:  # some models carry several streams side by side: no one state of a token
             return
         with torch.no_grad():
             for probe in self.probes:

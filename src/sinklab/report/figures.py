@@ -130,7 +130,8 @@ def valley(results: Results, epsilon: float) -> Figure | None:  # noqa: ARG001
 
 def heads(result: Result, epsilon: float) -> Figure | None:
     """Mean attention to the first token, by layer and head: grey below the threshold, coloured above (figures 19 to 24 of 2410.10781)."""
-    alpha = mean(Texts.of(result).alpha[..., 0], 0)
+    texts = Texts.of(result)
+    alpha = mean(np.where(texts.queries[..., 0] >= LEAST_QUERIES, texts.alpha[..., 0], np.nan), 0)
     if np.isnan(alpha).all():
         return None
     many, above = int((~np.isnan(alpha)).sum()), int((np.nan_to_num(alpha) > epsilon).sum())

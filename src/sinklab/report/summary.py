@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sinklab.errors import SinklabError
 from sinklab.probe.definitions import Gu2024, named
 from sinklab.probe.result import Result, Sink, Texts
 from sinklab.report import paper, profile
@@ -93,12 +94,21 @@ def sinks(result: Result, asked: Asked) -> list[dict[str, Any]]:
     wanted = dict.fromkeys(asked.positions)
     by_itself = result.has_virtual and 0 not in wanted
     found = [
-        result.sink(position, epsilon, definition)
+        answered(result, position, epsilon, definition)
         for definition in asked.definitions
         for position in [*wanted, *([0] if by_itself else [])]
         for epsilon in asked.thresholds(definition)
     ]
     return [sink_entry(sink) for sink in found if not (by_itself and sink.position == 0 and math.isnan(sink.percent))]
+
+
+def answered(result: Result, position: int, epsilon: float | None, definition: str) -> Sink:
+    """A definition whose numbers these rows do not have gives no percentage."""
+    named(definition)
+    try:
+        return result.sink(position, epsilon, definition)
+    except SinklabError:
+        return Sink(definition, position, epsilon, math.nan, math.nan, math.nan, layers=0, queries=0)
 
 
 def sink_entry(sink: Sink) -> dict[str, Any]:

@@ -98,6 +98,9 @@ def counted(facts: Facts) -> str:
     """Over what a percentage is taken."""
     many, layers, all_layers = facts["sequences"], facts["attending_layers"], facts["layers"]
     where = f"all {layers} layers" if layers == all_layers else f"the {layers} of {all_layers} layers that have softmax attention"
+    asked = max((sink["layers"] for sink in facts["sinks"] if sink["position"] > 0), default=layers)
+    if 0 < asked < layers:  # in the others too few queries see the key: short windows
+        where = f"the {asked} of {all_layers} layers in which enough queries see it"
     return f"{many} sequence{'s' * (many != 1)} of {facts['length']} tokens and {where}"
 
 
