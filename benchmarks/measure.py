@@ -73,6 +73,7 @@ def forward_case(length: int, dtype: Any, rounds: int) -> list[dict[str, str]]:
     model, ids = demo(dtype), speech(1, length)
     ways = {
         "plain": lambda: plain(model, ids),
+        "plain, multiplied as we do": lambda: multiplied_as_we_do(model, ids),
         "all positions": lambda: sinklab.measure(model, ids),
         "eight positions": lambda: sinklab.measure(model, ids, positions=NAMED),
     }
@@ -314,6 +315,14 @@ def plain(model: Any, ids: Any) -> None:
 
     with torch.no_grad():
         model.model(ids, use_cache=False)
+
+
+def multiplied_as_we_do(model: Any, ids: Any) -> None:
+    """The same by the library that `measure` chooses for float32, so that only what measuring adds is left between the two."""
+    from sinklab.probe.products import fastest_float32
+
+    with fastest_float32(model):
+        plain(model, ids)
 
 
 def eager(model: Any, ids: Any) -> None:

@@ -90,13 +90,13 @@ def _by_masks(call: Call) -> tuple[Tensor, Tensor]:
     visible = call.visible
     step = max(64, _chunk_numbers(call.q) // max(1, visible.batch * visible.keys))
     outs, lses = [], []
-    for start in range(0, visible.queries, step):
+    for start in reversed(range(0, visible.queries, step)):  # the longest first: what they leave free serves all the others
         stop = min(start + step, visible.queries)
-        keys = keys_seen(visible, start, stop)
+        keys = _rounded(keys_seen(visible, start, stop), visible.keys)
         out, lse = attend(call.q[:, :, start:stop], call.k[:, :, keys], call.v[:, :, keys], call.scale, False, visible.block(start, stop, keys))
         outs.append(out)
         lses.append(lse)
-    return torch.cat(outs, 2), torch.cat(lses, 2)
+    return torch.cat(outs[::-1], 2), torch.cat(lses[::-1], 2)
 
 
 def _by_chunks(call: Call) -> tuple[Tensor, Tensor]:
@@ -113,6 +113,11 @@ def _by_chunks(call: Call) -> tuple[Tensor, Tensor]:
 
 def _chunk_numbers(q: Tensor) -> int:
     return CUDA_CHUNK_NUMBERS if q.is_cuda else CHUNK_NUMBERS
+
+
+def _rounded(keys: slice, most: int, step: int = 1024) -> slice:
+    """A little wider, so that there are few shapes: libraries keep a program for each that they meet."""
+    return slice(keys.start // step * step, min(most, -(-keys.stop // step) * step))
 
 
 def keys_seen(visible: Visible, start: int, stop: int) -> slice:
