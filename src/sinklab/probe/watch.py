@@ -51,6 +51,7 @@ class Watch:
         self.ledgers: list[Ledger] = []
         self._name = f"sinklab-watch-{next(_numbers)}"
         self._stack = ExitStack()
+        self._signature = inspect.signature(self.places.base.forward)
         self._paused = False
         self._waiting: dict[nn.Module, tuple[Seen, Tensor]] = {}
         self._ran: set[int] = set()
@@ -147,7 +148,7 @@ class Watch:
         if self._paused or _recomputing():
             return None
         kwargs = _as_watched(kwargs)
-        given = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+        given = self._signature.bind_partial(*args, **kwargs).arguments
         given |= given.get("kwargs", {})
         tokens, embeds = given.get("input_ids"), given.get("inputs_embeds")
         text = tokens if tokens is not None else embeds
