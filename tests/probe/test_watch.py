@@ -297,3 +297,19 @@ def test_a_forward_that_failed_gives_no_result(model):
             rows.result()
         model(tokens())
         assert len(rows.results()) == 1
+
+
+def test_places_that_come_and_go_are_not_taken_for_one_another(model):
+    """A probe may make its places anew each time; a tensor that is gone leaves its id to the next one."""
+
+    class Each:
+        name = "each"
+
+        def see(self, seen, ledger):
+            everywhere = torch.arange(seen.visible.keys).expand(seen.visible.batch, -1)
+            for place in range(seen.visible.keys):
+                sums = seen.selected(everywhere[:, place : place + 1])
+                torch.testing.assert_close(sums[..., 0], seen.columns()[0][..., place], atol=1e-5, rtol=1e-4)
+            ledger.add_queries(seen.layer, "each", sums[..., 0])
+
+    sinklab.measure(model, tokens(), probes=[Each()])

@@ -35,11 +35,12 @@ def selected_sums(call: Call, lse: Tensor, places: Tensor) -> Tensor:
     if call.bias is not None or not call.visible.unbroken:
         return column_sums(call, lse)[0].gather(-1, places[:, None].expand(-1, call.heads, -1))
     with torch.no_grad():
-        first, last, where = call.visible.once(("selected", id(places)), lambda: _bounds(call, places))
+        first, last, where, _ = call.visible.once(("selected", id(places)), lambda: _bounds(call, places))
         keys = call.k.expand(len(places), -1, -1, -1).gather(2, where.expand(-1, call.k.shape[1], -1, call.k.shape[-1]))
         return selected.column_sums(call.q, keys, lse, first, last, call.scale, call.softcap)
 
 
-def _bounds(call: Call, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _bounds(call: Call, places: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What is the same for all layers, with `places` itself: its id stands for it, and must not become another's."""
     first, last = (bound.expand(len(places), -1).gather(1, places) for bound in (call.visible.first, call.visible.last))
-    return first, last, places[:, None, :, None]
+    return first, last, places[:, None, :, None], places
