@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -137,8 +137,6 @@ def _measure_input(
     advance: Callable[[int], None],
 ) -> None:
     """The sequences of one input that are not there yet, a part of the rows for each batch."""
-    from dataclasses import replace
-
     from sinklab.probe.measure import batches
 
     if there >= len(inputs.tokens):
@@ -271,9 +269,7 @@ def _probes(experiment: Experiment) -> "tuple[Probe, ...]":
 
 def _inputs(loaded: "Loaded", experiment: Experiment, source: "Source | None") -> "Iterator[Inputs]":
     """Every input at every length, checked against the model."""
-    from dataclasses import replace
-
-    from sinklab.data.inputs import check_vocabulary, embedding_rows
+    from sinklab.data.inputs import check_vocabulary, embedding_rows, prompt
     from sinklab.probe.measure import check_length
 
     for length in experiment.lengths if experiment.inputs else ():
@@ -284,8 +280,6 @@ def _inputs(loaded: "Loaded", experiment: Experiment, source: "Source | None") -
             check_vocabulary(some, embedding_rows(loaded.model))
             yield some
     for number, text in enumerate(experiment.prompts, 1):
-        from sinklab.data.inputs import prompt
-
         some = prompt(loaded.reader(), text, experiment.bos, experiment.chat_template)
         check_length(loaded.model.config, some.length)
         check_vocabulary(some, embedding_rows(loaded.model))

@@ -6,7 +6,7 @@ import torch
 from families.tiny import tiny
 from four_models import MODELS
 from sinklab.errors import NotMeasurable
-from sinklab.probe import call, doctor, settle, watch
+from sinklab.probe import call, doctor, watch
 
 
 @pytest.mark.parametrize("make", [*MODELS.values(), lambda: tiny("bloom"), lambda: tiny("granite_swa"), lambda: tiny("deepseek_v32")])
@@ -23,7 +23,7 @@ def broken(name, monkeypatch):
     faults = {
         "logits with and without the probe are equal": (watch, "answer", lambda c: (answer(c)[0] * 1.01, answer(c)[1])),
         "mass of every head sums to one": (watch.SeenCall, "columns", lambda self: (seen(self)[0] * 1.01, "broken")),
-        "padded equals unpadded": (settle, "_first_real", lambda ledger: torch.zeros(ledger.batch, dtype=torch.long)),
+        "padded equals unpadded": (watch.Ledger, "first_real", lambda self, device: torch.zeros(self.batch, dtype=torch.long, device=device)),
         "alpha equals the eager map": (call.Call, "weights", lambda self, *a: weights(self, *a) * 1.01),
     }
     monkeypatch.setattr(*faults[name])

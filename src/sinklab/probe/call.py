@@ -50,12 +50,14 @@ class Call:
     def scores(self, start: int, stop: int, keys: slice) -> Tensor:
         """float32 (B, H, stop - start, keys): -inf where a key is not seen."""
         q, k = self.q[:, :, start:stop].float(), repeat_heads(self.k[:, :, keys].float(), self.heads)
-        scores = (q @ k.transpose(-1, -2)) * self.scale
-        if self.softcap is not None:
-            scores = self.softcap * torch.tanh(scores / self.softcap)
+        scores = self.capped((q @ k.transpose(-1, -2)) * self.scale)
         if self.bias is not None:
             scores = scores + self.bias[:, :, _rows(self.bias, start, stop), keys]
         return scores.masked_fill(~self.visible.block(start, stop, keys), -torch.inf)
+
+    def capped(self, scores: Tensor) -> Tensor:
+        """Scores as the model bounds them."""
+        return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
 
     def weights(self, lse: Tensor, start: int, stop: int, keys: slice) -> Tensor:
         """A[i, j] = exp(s_ij - lse_i), float32; rows of padding are zero because their lse is +inf."""
@@ -92,7 +94,7 @@ def _by_masks(call: Call) -> tuple[Tensor, Tensor]:
     outs, lses = [], []
     for start in reversed(range(0, visible.queries, step)):  # the longest first: what they leave free serves all the others
         stop = min(start + step, visible.queries)
-        keys = _rounded(keys_seen(visible, start, stop), visible.keys)
+        keys = keys_seen(visible, start, stop)
         out, lse = attend(call.q[:, :, start:stop], call.k[:, :, keys], call.v[:, :, keys], call.scale, False, visible.block(start, stop, keys))
         outs.append(out)
         lses.append(lse)
@@ -113,11 +115,6 @@ def _by_chunks(call: Call) -> tuple[Tensor, Tensor]:
 
 def _chunk_numbers(q: Tensor) -> int:
     return CUDA_CHUNK_NUMBERS if q.is_cuda else CHUNK_NUMBERS
-
-
-def _rounded(keys: slice, most: int, step: int = 1024) -> slice:
-    """A little wider, so that there are few shapes: libraries keep a program for each that they meet."""
-    return slice(keys.start // step * step, min(most, -(-keys.stop // step) * step))
 
 
 def keys_seen(visible: Visible, start: int, stop: int) -> slice:

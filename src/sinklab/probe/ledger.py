@@ -47,6 +47,12 @@ class Ledger:
         """(B,): how many real tokens, and so queries, every sequence has."""
         return torch.full((self.batch,), self.length) if self.real is None else self.real.sum(-1)
 
+    def first_real(self, device: torch.device | str) -> Tensor:
+        """(B,): the place of each sequence's first real token."""
+        if self.real is None:
+            return torch.zeros(self.batch, dtype=torch.long, device=device)
+        return self.real.to(device).long().argmax(-1)
+
     def real_until(self, length: int) -> Tensor | None:
         """Boolean (B, length): which of the first places are not padding; None: all of them."""
         return None if self.real is None else self.real[:, :length]

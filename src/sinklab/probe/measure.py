@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from sinklab.errors import NotMeasurable, SinklabError
-from sinklab.probe.attach import find, unwrap
+from sinklab.probe.attach import unwrap
 from sinklab.probe.loss import text_loss
 from sinklab.probe.probes import DEFAULT, Alpha, Probe
 from sinklab.probe.products import fastest_float32
@@ -56,12 +56,12 @@ def batches(
     chosen = tuple(Alpha(tuple(positions)) if isinstance(p, Alpha) and positions else p for p in probes)
     if positions and position_ids is not None:
         raise NotMeasurable("Named positions and packed documents do not go together; leave `positions` out.")
-    if position_ids is None and attention_mask is not None:
-        position_ids = _counted(model, attention_mask)
     device = model_device(model)
     size = batch_size or automatic_batch_size(model, input_ids.shape[1])
     start = 0
     with evaluating(model), fastest_float32(model), Watch(model, chosen) as watch:
+        if position_ids is None and attention_mask is not None:
+            position_ids = _counted(watch.places.base, attention_mask)
         while start < len(input_ids):
             rows = slice(start, start + size)
             mask, places = (None if x is None else x[rows].to(device) for x in (attention_mask, position_ids))
@@ -78,9 +78,8 @@ def batches(
             start += size
 
 
-def _counted(model: nn.Module, mask: Tensor) -> Tensor | None:
+def _counted(base: nn.Module, mask: Tensor) -> Tensor | None:
     """Positions from the first real token on, as `generate` counts them, for models that would count padding; None where they are not asked for."""
-    base = find(model).base
     skips = any(hasattr(module, "create_position_ids_from_input_ids") for module in base.modules())  # RoBERTa's kin skip padding themselves
     if skips or "position_ids" not in inspect.signature(base.forward).parameters:
         return None

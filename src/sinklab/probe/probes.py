@@ -76,7 +76,7 @@ class Alpha:
     def _places(self, visible: Visible, ledger: Ledger) -> tuple[Tensor, Tensor]:
         """Where the named positions are among the keys of a call; what is not among them goes one place past the end."""
         wanted = _counted_from_0(self.positions, visible.device)
-        places = first_real(ledger, visible.batch, visible.device)[:, None] + wanted - visible.key_offset
+        places = ledger.first_real(visible.device)[:, None] + wanted - visible.key_offset
         inside = (places >= 0) & (places < visible.keys)
         return places.clamp(0, visible.keys - 1), torch.where(inside, places, visible.keys)[:, None]
 
@@ -90,7 +90,7 @@ class Own:
     def see(self, seen: Seen, ledger: Ledger) -> None:
         """The diagonal, as far as it is wanted."""
         visible = seen.visible
-        wanted = visible.queries if ledger.starts is not None else OWN - visible.query_offset + int(first_real(ledger, 1, "cpu").max())
+        wanted = visible.queries if ledger.starts is not None else OWN - visible.query_offset + int(ledger.first_real("cpu").max())
         if wanted > 0:
             ledger.append(seen.layer, "own", seen.own(min(wanted, visible.queries)))
 
@@ -119,7 +119,7 @@ class Tail:
         visible = seen.visible
         stops = last_real(visible)
         rows = slice(max(0, int(stops.min()) - TAIL), int(stops.max()))
-        wanted = first_real(ledger, visible.batch, visible.device)[:, None] + torch.arange(FIRST, device=visible.device) - visible.key_offset
+        wanted = ledger.first_real(visible.device)[:, None] + torch.arange(FIRST, device=visible.device) - visible.key_offset
         keys = slice(max(0, int(wanted.min())), max(0, min(visible.keys, int(wanted.max()) + 1)))
         many = min(TAIL, rows.stop - rows.start)
         if keys.stop <= keys.start:  # a sliding cache has dropped the first keys: nobody sees them any more
@@ -271,13 +271,6 @@ ALL: dict[str, Probe] = {
 def _counted_from_0(positions: tuple[int, ...], device: torch.device) -> Tensor:
     """Kept, because sending them to a GPU waits for it."""
     return torch.tensor(positions, device=device) - 1
-
-
-def first_real(ledger: Ledger, batch: int, device: torch.device | str) -> Tensor:
-    """(B,): the place of each sequence's first real token."""
-    if ledger.real is None:
-        return torch.zeros(batch, dtype=torch.long, device=device)
-    return ledger.real.to(device).long().argmax(-1)
 
 
 def last_real(visible: Visible) -> Tensor:

@@ -97,9 +97,7 @@ class SeenCall:
         shift = call.visible.query_offset - call.visible.key_offset
         q = call.q[:, :, :first]
         k = call.k[:, :, shift : shift + q.shape[2]].repeat_interleave(call.heads // call.k.shape[1], 1)
-        scores = (q.float() * k.float()).sum(-1) * call.scale
-        if call.softcap is not None:
-            scores = call.softcap * torch.tanh(scores / call.softcap)
+        scores = call.capped((q.float() * k.float()).sum(-1) * call.scale)
         if call.bias is not None:
             wide = call.bias.expand(-1, -1, call.visible.queries, -1)
             scores = scores + wide.diagonal(shift, -2, -1)[..., : q.shape[2]]

@@ -15,7 +15,7 @@ Numbers = dict[str, np.ndarray]  # name -> float32 (sequences, layers, heads, n)
 
 def settle(ledger: Ledger, depth: int, layers: int) -> Numbers:
     """Arrays by name; heads that a layer does not have, layers that do not attend and places without a token are NaN."""
-    first = _first_real(ledger)
+    first = ledger.first_real("cpu")
     found: dict[str, dict[int, Tensor]] = defaultdict(dict)
     for (layer, name), sums in ledger.sums.items():
         if name == "count":
@@ -46,24 +46,18 @@ def tokens(ledger: Ledger) -> np.ndarray:
     if ledger.real is not None:
         ids = ids.masked_fill(~ledger.real.to(ids.device)[:, : ids.shape[1]], -1)
     width = ids.shape[1]
-    places = torch.arange(width, device=ids.device) + _first_real(ledger).to(ids.device)[:, None]
+    places = torch.arange(width, device=ids.device) + ledger.first_real(ids.device)[:, None]
     return torch.where(places < width, ids.gather(1, places.clamp_max(width - 1)), -1).cpu().numpy()
 
 
 def first_places(ledger: Ledger) -> np.ndarray:
     """(sequences,): how many places of padding stand before the first token."""
-    return _first_real(ledger).cpu().numpy()
+    return ledger.first_real("cpu").numpy()
 
 
 def starts(ledger: Ledger) -> np.ndarray | None:
     """Boolean (sequences, places): where packed documents begin; None where nothing is packed."""
     return None if ledger.starts is None else ledger.starts.cpu().numpy()
-
-
-def _first_real(ledger: Ledger) -> Tensor:
-    if ledger.real is None:
-        return torch.zeros(ledger.batch, dtype=torch.long)
-    return ledger.real.long().argmax(-1).cpu()
 
 
 def _from_first(values: Tensor, first: Tensor, length: int) -> Tensor:
