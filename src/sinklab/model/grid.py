@@ -1,0 +1,82 @@
+"""Who sees whom in one forward: the mask over places, learned sink tokens, documents, padding and what a cache holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from sinklab.model.masks import Mask, counted, same_document, visible
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Rows are the new places, columns all of them, learned sink tokens first."""
+
+    mask: Mask
+    queries: int
+    keys: int
+    device: torch.device
+    registers: int = 0
+    documents: Tensor | None = None  # int64 (B, tokens): which document a token is of
+    real: Tensor | None = None  # boolean (B, tokens): not padding
+
+    @property
+    def offset(self) -> int:
+        """The place of the first query."""
+        return self.keys - self.queries
+
+    @property
+    def causal(self) -> bool:
+        """A whole text, each token seeing itself and all before it: what kernels call causal."""
+        return self.unmasked and not self.mask.span and self.queries == self.keys
+
+    @property
+    def unmasked(self) -> bool:
+        """A whole text under a mask of runs, with nobody left out."""
+        return self.mask.unbroken and self.documents is None and self.real is None and (not self.mask.span or not self.registers)
+
+    def columns(self, start: int, stop: int) -> slice:
+        """The keys that queries start..stop may see, as far as the mask alone says."""
+        if not self.mask.unbroken:
+            return slice(0, self.keys)
+        narrow = self.mask.span and not self.registers and self.real is None
+        first = start + self.offset - self.mask.span + 1 if narrow else 0
+        return slice(max(0, first), stop + self.offset)
+
+    def seen(self, start: int, stop: int, keys: slice) -> Tensor:
+        """Boolean (B or 1, 1, stop - start, keys)."""
+        i = torch.arange(start + self.offset, stop + self.offset, device=self.device)[:, None]
+        j = torch.arange(keys.start, keys.stop, device=self.device)[None]
+        seen = visible(self.mask, *self._places(start, stop, keys), self.registers)[:, None]
+        if self.documents is not None:
+            b = torch.arange(len(self.documents), device=self.device)[:, None, None]
+            seen = seen & same_document(self.documents, b, i, j, self.registers)[:, None]
+        if self.real is None:
+            return seen
+        real = torch.nn.functional.pad(self.real, (self.registers, 0), value=True)
+        return seen & (real[:, None, None, keys] | (i == j))  # padding sees itself: a row of nothing would be NaN
+
+    def added(self, table: Tensor, start: int, stop: int, keys: slice) -> Tensor:
+        """What a table (H or 1, distances) adds to scores: (B or 1, H or 1, stop - start, keys)."""
+        i, j = self._places(start, stop, keys)
+        return table[:, (i - j).clamp_min(0)].transpose(0, 1)
+
+    def _places(self, start: int, stop: int, keys: slice) -> tuple[Tensor, Tensor]:
+        """Of queries (B or 1, stop - start, 1) and of keys (B or 1, 1, keys); padding is not counted, so that it changes no text."""
+        places = torch.arange(self.keys, device=self.device)[None] if self.real is None else counted(self.real, self.registers)
+        return places[:, start + self.offset : stop + self.offset, None], places[:, None, keys]
+
+    def once(self, make: Callable[[], T]) -> T:
+        """What somebody makes of this grid for the first layer is kept for the others."""
+        if "made" not in self._kept:
+            self._kept["made"] = make()
+        return self._kept["made"]
+
+    @cached_property
+    def _kept(self) -> dict[str, Any]:
+        return {}
