@@ -91,6 +91,31 @@ def doctor(model: Model, revision: Revision = None, dtype: Dtype = None, device:
         raise typer.Exit(1)
 
 
+@app.command("list")
+def list_experiments(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Those that have every word in name, group or difference.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """List the experiments by question: what each differs in from its base, and what the paper found."""
+    from sinklab import catalogue
+
+    catalogue.print_list(words or (), as_json)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Such as paper/default; `sinklab list` names them all.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH=VALUE]...", help="Such as experiment.model.weights=Sigmoid; machine.* changes no identity.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Show one experiment: its difference, its parts and their formulas, its size, what the paper found."""
+    from sinklab import catalogue
+
+    catalogue.print_shown(name, overrides or (), as_json)
+
+
 def main() -> None:
     """Run the command; what goes wrong outside of us is one sentence on stderr and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)

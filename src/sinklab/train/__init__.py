@@ -1,0 +1,1 @@
+"""How a model learns: optimisers, schedules."""
