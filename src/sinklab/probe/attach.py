@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sinklab.errors import NotMeasurable
+from sinklab.model.decoder import Attention, Decoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,7 @@ class Places:
     depth: int  # layers of attention, those that do not attend counted
     name: str  # of the model, as its config knows it
     draws: bool  # the model's own eager code draws maps, and we read them; otherwise tensors reach us through AttentionInterface
+    registers: int | None = None  # our own decoder, with so many learned sink tokens before the text; None: another model
 
 
 def find(model: nn.Module) -> Places:
@@ -34,6 +36,8 @@ def find(model: nn.Module) -> Places:
     inner = unwrap(model)
     if "shared_kv_states" in inspect.signature(inner.forward).parameters:
         raise NotMeasurable(f"{type(inner).__name__} attends to keys and values that another model hands over.")
+    if (own := _ours(inner)) is not None:
+        return own
     decoder = inner.get_decoder()
     if not isinstance(decoder, PreTrainedModel):  # ModernBERT calls its last projection so
         decoder = inner.base_model
@@ -46,6 +50,16 @@ def find(model: nn.Module) -> Places:
     attention = _numbered(inside if draws else dispatching, stem)
     name = inner.config.name_or_path or type(inner).__name__
     return Places(_base(inner), layers, attention, max(len(layers), *(n + 1 for n in attention.values())), name, draws)
+
+
+def _ours(model: PreTrainedModel) -> Places | None:
+    """Our own decoder, whatever head it has."""
+    decoder = next((module for module in model.modules() if isinstance(module, Decoder)), None)
+    if decoder is None:
+        return None
+    attention: dict[nn.Module, int] = {module: module.layer for module in decoder.modules() if isinstance(module, Attention)}
+    name = model.config.name_or_path or type(model).__name__
+    return Places(model.base_model, tuple(decoder.blocks), attention, len(decoder.blocks), name, draws=False, registers=decoder.design.registers)
 
 
 def _stem(model: PreTrainedModel, decoder: nn.Module) -> str:

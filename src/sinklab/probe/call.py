@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from sinklab.model.attend import attend, repeat_heads
+from sinklab.model.weights import Softmax, Weights
 from sinklab.probe.visible import Visible
 
 CHUNK_NUMBERS = 1 << 22  # numbers of scores in one chunk: 16 MiB of float32
 CUDA_CHUNK_NUMBERS = 1 << 26  # launches cost more there than memory
+SOFTMAX = Softmax()
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,9 @@ class Call:
     softcap: float | None = None
     bias: Tensor | None = None  # added to scores: (B or 1, H or 1, Tq, Tk)
     sink: Tensor | None = None  # a learned logit beside the scores: (B or 1, H, Tq or 1)
-    weight: str = "softmax"  # the kind of weight; others are not compared with softmax in one number
+    sink_adds: Tensor | None = None  # what it adds to the normaliser, where that is something else than itself
+    table: Tensor | None = None  # added to scores by the distance of the key before its query: (H or 1, distances)
+    kind: Weights = SOFTMAX  # of weight; others are not compared with softmax in one number
 
     @property
     def heads(self) -> int:
@@ -37,7 +41,12 @@ class Call:
     @cached_property
     def by_products_only(self) -> bool:
         """Scores are scale * q.k and nothing else, which is what fast kernels know."""
-        return self.softcap is None and self.bias is None
+        return self.softcap is None and self.by_capped_products
+
+    @cached_property
+    def by_capped_products(self) -> bool:
+        """The same, but for a cap, and weights are those of softmax."""
+        return self.bias is None and self.table is None and isinstance(self.kind, Softmax)
 
     def chunks(self) -> Iterator[tuple[int, int, slice]]:
         """(start, stop, keys): runs of queries with the keys that any of them sees, last ones first so that memory peaks early."""
@@ -48,12 +57,26 @@ class Call:
             yield start, stop, keys_seen(visible, start, stop)
 
     def scores(self, start: int, stop: int, keys: slice) -> Tensor:
-        """float32 (B, H, stop - start, keys): -inf where a key is not seen."""
+        """float32 (B, H, stop - start, keys): the logarithm of a weight before its row is normalised, -inf where a key is not seen."""
+        return self.logs(start, stop, keys)[0]
+
+    def logs(self, start: int, stop: int, keys: slice) -> tuple[Tensor, Tensor]:
+        """The same, and the logarithm of what each score adds to its row's normaliser; for softmax both are the score."""
         q, k = self.q[:, :, start:stop].float(), repeat_heads(self.k[:, :, keys].float(), self.heads)
         scores = self.capped((q @ k.transpose(-1, -2)) * self.scale)
         if self.bias is not None:
             scores = scores + self.bias[:, :, _rows(self.bias, start, stop), keys]
-        return scores.masked_fill(~self.visible.block(start, stop, keys), -torch.inf)
+        if self.table is not None:
+            scores = scores + self.table[:, self._distances(start, stop, keys)]
+        seen = self.visible.block(start, stop, keys)
+        size, adds = self.kind.logs(scores)
+        size = size.masked_fill(~seen, -torch.inf)
+        return size, size if isinstance(self.kind, Softmax) else adds.masked_fill(~seen, -torch.inf)
+
+    def _distances(self, start: int, stop: int, keys: slice) -> Tensor:
+        i = torch.arange(start, stop, device=self.q.device)[:, None] + self.visible.query_offset
+        j = torch.arange(keys.start, keys.stop, device=self.q.device) + self.visible.key_offset
+        return (i - j).clamp_min(0)
 
     def capped(self, scores: Tensor) -> Tensor:
         """Scores as the model bounds them."""
@@ -79,6 +102,22 @@ def answer(call: Call) -> tuple[Tensor, Tensor]:
         return out, lse
     counts = call.visible.queries_real[:, None] & (lse != -torch.inf)
     return out, lse.masked_fill(~counts, torch.inf)
+
+
+def normaliser(call: Call) -> Tensor:
+    """float32 lse (B, H, Tq) alone, for weights of any kind: scores are compared with it, and learned sinks are in it."""
+    if call.by_products_only and call.visible.plain:
+        _, lse = attend(call.q, call.k, call.v, call.scale, causal=call.visible.queries > 1)
+    else:
+        runs = [call.logs(start, stop, keys)[1].logsumexp(-1) for start, stop, keys in call.chunks()]
+        lse = torch.cat(runs[::-1], 2)
+    adds = call.sink if call.sink_adds is None else call.sink_adds
+    if adds is not None:
+        lse = torch.logaddexp(lse, adds.float())
+    if call.kind.floor:
+        lse = torch.logaddexp(lse, lse.new_tensor(call.kind.floor).log())
+    counts = call.visible.queries_real[:, None] & (lse != -torch.inf)
+    return lse.masked_fill(~counts, torch.inf)
 
 
 def _with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from sinklab.probe.call import Call
 def column_sums(call: Call, lse: Tensor) -> tuple[Tensor, str]:
     """float32 (B, H, Tk), and the name of the way that was taken."""
     with torch.no_grad():
-        if call.visible.unbroken and call.bias is None:
+        if call.visible.unbroken and call.by_capped_products:
             for fast in (kernel, cpu):
                 if fast.refusal(call.q, call.k, call.softcap) is None:
                     sums = fast.column_sums(call.q, call.k, lse, call.visible.first, call.visible.last, call.scale, call.softcap)
@@ -32,7 +32,7 @@ def reference(call: Call, lse: Tensor) -> Tensor:
 
 def selected_sums(call: Call, lse: Tensor, places: Tensor) -> Tensor:
     """float32 (B, H, P): the same sums for a few keys, places (B, P) within the call, in O(Tq * P)."""
-    if call.bias is not None or not call.visible.unbroken:
+    if not call.by_capped_products or not call.visible.unbroken:
         return column_sums(call, lse)[0].gather(-1, places[:, None].expand(-1, call.heads, -1))
     with torch.no_grad():
         first, last, where, _ = call.visible.once(("selected", id(places)), lambda: _bounds(call, places))

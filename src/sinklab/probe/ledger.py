@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sinklab.model.weights import Weights
+
 Key = tuple[int, str]
 
 
@@ -28,6 +30,7 @@ class Ledger:
         self.places: dict[Key, list[Tensor]] = defaultdict(list)  # (B, H, run of places), one after another
         self.facts: dict[Key, Tensor] = {}  # (B, ...): the newest
         self.ways: dict[int, set[str]] = defaultdict(set)
+        self.kinds: dict[int, Weights] = {}  # of weight, by layer
         self.windows: dict[Key, Tensor] = {}  # (B, H, queries kept, n)
 
     def advance(self, tokens: Tensor | None, many: int, mask: Tensor | None, position_ids: Tensor | None) -> None:

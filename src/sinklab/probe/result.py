@@ -83,6 +83,8 @@ class Result:
     input: str = "given"
     run: str = ""
     ways: tuple[str, ...] = ()  # how each layer was measured; "" where it does not attend
+    weights: tuple[str, ...] = ()  # kind of weight of each layer; "" is softmax, or does not attend
+    proxy: bool = False  # weights of some layer do not sum to one, and were normalised for the comparison
     starts: np.ndarray | None = None  # boolean (sequences, places): where packed documents begin
     texts: tuple[tuple[str, ...], ...] | None = None
     loss: np.ndarray | None = None  # (sequences,): mean over tokens, in nats
@@ -140,7 +142,7 @@ class Result:
         if isinstance(chosen, TailWindow):
             boost = float(percent / 100 / chosen.uniform(texts.asked, position))
         layers = int((~np.isnan(cells)).any((0, 2)).sum())
-        return Sink(definition, position, epsilon, float(percent), low, high, layers, int(np.nan_to_num(seen).max()), boost)
+        return Sink(definition, position, epsilon, float(percent), low, high, layers, int(np.nan_to_num(seen).max()), boost, self.proxy)
 
     def sweep(self, epsilons: Sequence[float] = (0.2, 0.3, 0.4, 0.5), positions: Sequence[int] = (1,)) -> list[Sink]:
         """The paper's Fig. 3, one length at a time."""

@@ -137,6 +137,7 @@ def _tokens(result: Result, first: int, step: int) -> pa.Table:
 def _metadata(result: Result, first: int) -> dict[bytes, bytes]:
     shapes = {name: list(x.shape[1:]) for name, x in result.numbers.items()}
     facts = {"schema": SCHEMA, "model": result.model, "input": result.input, "run": result.run, "ways": result.ways, "notes": result.notes}
+    facts |= {"weights": result.weights, "proxy": result.proxy}
     facts |= {"shapes": shapes, "sequences": len(result.tokens), "places": result.tokens.shape[1], "first": first}
     return {_META: json.dumps(facts | {"packed": result.starts is not None}).encode()}
 
@@ -168,6 +169,7 @@ def _result(rows: pa.Table, tokens: pa.Table) -> Result:
             _fill(numbers[name], some, facts["first"])
     return Result(
         numbers, _ids(tokens, places), _numpy(tokens["padding"]), facts["model"], facts["input"], facts["run"], tuple(facts["ways"]),
+        tuple(facts.get("weights", ())), facts.get("proxy", False),
         _starts(tokens, places) if facts["packed"] else None, _texts(tokens), loss, tuple(facts["notes"]),
     )  # fmt: skip
 

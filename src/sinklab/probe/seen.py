@@ -101,7 +101,9 @@ class SeenCall:
         if call.bias is not None:
             wide = call.bias.expand(-1, -1, call.visible.queries, -1)
             scores = scores + wide.diagonal(shift, -2, -1)[..., : q.shape[2]]
-        return torch.exp(scores - self.lse[:, :, :first])
+        if call.table is not None:
+            scores = scores + call.table[:, :1]
+        return torch.exp(call.kind.logs(scores)[0] - self.lse[:, :, :first])
 
     def virtual(self) -> Tensor | None:
         """float32 (B, H, Tq): mass on a learned sink; None where the model has none."""

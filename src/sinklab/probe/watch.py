@@ -17,9 +17,13 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import bidirectional_mask_function
 
+from sinklab.config import short
 from sinklab.errors import NotMeasurable
+from sinklab.model.attending import Attending, attend
+from sinklab.model.decoder import Attention
+from sinklab.probe import ours
 from sinklab.probe.attach import Places, find
-from sinklab.probe.call import Call, answer
+from sinklab.probe.call import Call, answer, normaliser
 from sinklab.probe.ledger import Ledger
 from sinklab.probe.maps import MapReader
 from sinklab.probe.probes import DEFAULT, Probe, SeesAttention, SeesHidden, SeesOutput
@@ -66,6 +70,8 @@ class Watch:
             if self.places.draws:
                 stack.enter_context(implementation(self.places, "eager"))
                 stack.enter_context(MapReader(self.places.attention, self._map_drawn, lambda: self.ledger))
+            elif self.places.registers is not None:
+                stack.enter_context(ours.hooked(self.places, self._attend_ours))
             else:
                 stack.enter_context(registered(self._name, self._attend))
                 stack.enter_context(implementation(self.places, self._name))
@@ -123,6 +129,8 @@ class Watch:
             first_places(ledger),
             self.places.name,
             ways=ways,
+            weights=tuple(short(ledger.kinds[layer]) if layer in ledger.kinds else "" for layer in range(self.places.depth)),
+            proxy=any(kind.proxy for kind in ledger.kinds.values()),
             starts=starts(ledger),
         )
 
@@ -156,6 +164,7 @@ class Watch:
             raise NotMeasurable("The forward has neither input_ids nor inputs_embeds.")
         cache: Any = given.get("past_key_values")
         offset = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
+        offset = max(0, offset - (self.places.registers or 0))
         if offset == 0:
             self._check_reports()
             self._ran, self._reported = set(), {}
@@ -206,6 +215,23 @@ class Watch:
             with torch.no_grad():
                 self._report(module, SeenCall(call, lse), out)
         return out, None
+
+    def _attend_ours(self, module: Attention, given: Attending) -> Tensor:
+        return _outside_graphs(self._attend_ours_eagerly, module, given)
+
+    def _attend_ours_eagerly(self, module: Attention, given: Attending) -> Tensor:
+        """What our decoder calls instead of `attend`, which it calls itself: the output is the same."""
+        out = attend(given)
+        if _recomputing():
+            return out
+        with torch.no_grad():
+            if given.layer == 0 and given.grid.offset == 0:
+                self.ledger.starts = ours.document_starts(given.grid.documents)
+            visible = given.grid.once(lambda: ours.visible(given.grid, len(given.q)))
+            call = ours.as_call(given, visible)
+            self.ledger.kinds[call.layer] = call.kind
+            self._report(module, SeenCall(call, normaliser(call)), out[:, :, -visible.queries :].transpose(1, 2))
+        return out
 
     def _visible(self, module: nn.Module, q: Tensor, k: Tensor, mask: Any, rest: dict[str, Any]) -> Visible:
         """From the description that our mask function made, from a tensor that the model drew, or from nothing."""
@@ -264,6 +290,8 @@ class Watch:
 
     @torch.compiler.disable
     def _see_hidden(self, level: int, hidden: Tensor) -> None:
+        if self.places.registers:
+            hidden = hidden[:, -self.ledger.newest :]
         if _recomputing() or hidden.dim() != 3:  # some models carry several streams side by side: no one state of a token
             return
         with torch.no_grad():
@@ -280,9 +308,10 @@ class Watch:
             if seen is None or out is None or not args or args[0].shape[-1] != out.shape[-1] or _recomputing():
                 return
             del self._waiting[attention]
+            given = args[0].detach()[:, -out.shape[1] :] if self.places.registers else args[0].detach()
             with torch.no_grad():
                 for probe in self._sees_output:
-                    probe.see_output(seen, out, args[0].detach(), _matrix(projection, out.shape[-1]), self.ledger)
+                    probe.see_output(seen, out, given, _matrix(projection, out.shape[-1]), self.ledger)
 
         return hook
 

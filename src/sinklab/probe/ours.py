@@ -1,0 +1,86 @@
+"""The way into our own decoder: the one function that attends, and its call as probes see it.
+
+Learned sink tokens and virtual keys are no tokens of the text: what they get is virtual mass, and their own queries are left out.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sinklab.model.attending import Attending
+from sinklab.model.decoder import Attention
+from sinklab.model.grid import Grid
+from sinklab.model.masks import counted, same_document
+from sinklab.probe.attach import Places
+from sinklab.probe.call import Call
+from sinklab.probe.visible import Visible, describe
+
+
+@contextmanager
+def hooked(places: Places, function: Callable[[Attention, Attending], Tensor]) -> Iterator[None]:
+    """Every attention of the decoder calls `function` instead of `attend`, inside."""
+    modules = [module for module in places.attention if isinstance(module, Attention)]
+    try:
+        for module in modules:
+            module.attend = lambda call, module=module: function(module, call)  # type: ignore[misc]
+        yield
+    finally:
+        for module in modules:
+            vars(module).pop("attend", None)
+
+
+def as_call(given: Attending, visible: Visible) -> Call:
+    """The text's queries and keys."""
+    registers = given.grid.registers
+    asks = slice(registers if given.grid.offset == 0 else 0, None)
+    q, k = given.q[:, :, asks], given.k[:, :, registers:]
+    call = Call(given.layer, q, k, given.v[:, :, registers:], visible, given.scale, table=given.table, kind=given.weights)
+    beside = _beside(given, asks)
+    if beside is None:
+        return call
+    sink, adds = (part.logsumexp(-1) for part in given.weights.logs(beside))
+    return replace(call, sink=sink, sink_adds=adds)
+
+
+def visible(grid: Grid, batch: int) -> Visible:
+    """The same mask, of the text's places."""
+    queries = grid.queries - (grid.registers if grid.offset == 0 else 0)
+    keys = grid.keys - grid.registers
+    plain = not grid.mask.span and grid.mask.unbroken and grid.documents is None
+    found = describe(batch, queries, keys, keys - queries, 0, None if plain else _function(grid), grid.real, grid.device)
+    return replace(found, unbroken=grid.mask.unbroken)
+
+
+def document_starts(documents: Tensor | None) -> Tensor | None:
+    """Boolean (B, T): where documents begin; None where there is one only."""
+    if documents is None or not bool((documents[:, 1:] != documents[:, :-1]).any()):
+        return None
+    return torch.diff(documents, prepend=documents[:, :1] - 1, dim=-1) != 0
+
+
+def _function(grid: Grid) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    place = None if grid.real is None else counted(grid.real, 0)
+
+    def sees(b: Tensor, _h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = grid.mask.seen(i, j) if place is None else grid.mask.seen(place[b, i], place[b, j])
+        return seen & same_document(grid.documents, b, i, j, 0)
+
+    return sees
+
+
+def _beside(given: Attending, asks: slice) -> Tensor | None:
+    """float32 (B, H, Tq, N): scores of what is no token."""
+    q, registers = given.q[:, :, asks], given.grid.registers
+    found = []
+    if registers:
+        scores = (q.float() @ given.k[:, :, :registers].float().transpose(-1, -2)) * given.scale
+        if given.table is not None:
+            scores = scores + given.grid.added(given.table, given.grid.queries - q.shape[2], given.grid.queries, slice(0, registers))
+        found.append(scores)
+    if given.logits is not None:
+        logits = given.logits if given.logits.shape[2] == 1 else given.logits[:, :, asks]
+        found.append(logits.expand(*q.shape[:3], -1))
+    return torch.cat(found, -1) if found else None
