@@ -82,17 +82,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=list(SHAPES), default="cpu")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--shape", type=int, choices=(0, 1), help="one of the two")
-    parser.add_argument("--only", default="", help="variants whose name holds this word, beside softmax")
+    parser.add_argument("--only", nargs="*", default=[], help="names of variants, beside softmax and transformers'")
     return parser.parse_args()
 
 
-def _steps(shape: Shape, device: str, only: str) -> Iterator[tuple[str, Callable[[], None]]]:
-    if not only:
-        for dtype in (torch.float32, torch.bfloat16) if device == "cpu" else (torch.bfloat16,):
-            for whole in (False, True):
-                yield _peer(shape, device, dtype, whole)
+def _steps(shape: Shape, device: str, only: list[str]) -> Iterator[tuple[str, Callable[[], None]]]:
+    for dtype in (torch.float32, torch.bfloat16) if device == "cpu" else (torch.bfloat16,):
+        for whole in (False, True):
+            yield _peer(shape, device, dtype, whole)
     for name, changed in VARIANTS.items():
-        if name == "softmax" or only in name:
+        if name == "softmax" or not only or name in only:
             yield f"ours: {name}", _ours(shape, device, {"mask": Window(size=shape.length // 4)} if name == "window" else changed)
 
 

@@ -18,8 +18,13 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
+import sinklab.hub  # noqa: F401 - transformers knows our own folders from here on
 from sinklab import demo
 from sinklab.checkpoints import DEMO, Checkpoint, check_weights, find
 from sinklab.errors import SinklabError, nearest, one_line
@@ -165,7 +170,8 @@ def check_causal(name: str, config: PreTrainedConfig) -> None:
     kind = config.model_type
     made = f" ({', '.join(config.architectures)})" if config.architectures else ""
     own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not own_code:
+    known = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING  # by name, or registered
+    if not known and not own_code:
         raise SinklabError(f"`{name}` is of type {kind}{made}, which transformers does not know as a causal language model.")
     reads_both_ways = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_encoder_decoder", False)
     if getattr(config, "causal", None) is False or (reads_both_ways and getattr(config, "is_decoder", None) is False):

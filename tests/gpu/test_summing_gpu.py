@@ -41,7 +41,7 @@ def test_small_and_large_weights_keep_their_digits(centre):
 
 
 def test_more_heads_than_a_grid_has_rows():
-    assert case_excess(Case(length=20, batch=300, heads=300, dtype=torch.bfloat16), "cuda") <= 1
+    assert case_excess(Case(length=20, batch=300, heads=300, dtype=torch.float32), "cuda") <= 1
 
 
 def test_every_element_is_written_and_repeats_are_equal():

@@ -122,12 +122,12 @@ BROKEN = {
     "learnt places that begin again": Broken(
         {"positions": Learned(length=20)}, Learned, "rows", lambda k, p, places, width: p.table[: places.shape[1]], contract.remembers
     ),
-    "alibi upside down": Broken({}, Alibi, "table", lambda a, *given: -right(Alibi, "table")(a, *given)),
+    "alibi upside down": Broken({}, Alibi, "added", lambda a, *given: -right(Alibi, "added")(a, *given)),
     "buckets of another head": Broken(
-        {"positions": T5Relative()}, T5Relative, "table", lambda t, *given: right(T5Relative, "table")(t, *given).flip(0)
+        {"positions": T5Relative()}, T5Relative, "numbers", lambda t, *given: right(T5Relative, "numbers")(t, *given).flip(0)
     ),
-    "buckets from one": Broken({"positions": BucketIndex(), "mask": Prefix(length=3)}, BucketIndex, "table",
-        lambda b, p, heads, longest, device: torch.arange(longest).clamp_min(1).float()[None]),
+    "buckets from one": Broken({"positions": BucketIndex(), "mask": Prefix(length=3)}, BucketIndex, "numbers",
+        lambda b, p, heads, longest, device: torch.arange(longest).clamp_min(1).float()),
     "a token ahead": Broken({}, Causal, "seen", lambda m, i, j: j < i + 1 + (i == 4), contract.looks_back_only),
     "a window too wide": Broken({"mask": Window(size=3)}, Window, "seen", lambda m, i, j: (j <= i) & (j >= i - m.size)),
     "a prefix too long": Broken({"mask": Prefix(length=3)}, Prefix, "seen", lambda m, i, j: (j <= i) | (j <= m.length), contract.looks_back_only),

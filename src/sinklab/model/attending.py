@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sinklab.model import flexible, fused, independent, rows
 from sinklab.model.grid import Grid
+from sinklab.model.positions import Distances
 from sinklab.model.weights import Weights
 
 
@@ -21,7 +22,7 @@ class Attending:
     scale: float
     weights: Weights
     grid: Grid
-    table: Tensor | None = None  # (H or 1, distances): added to scores
+    distances: Distances | None = None  # what they add to scores
     logits: Tensor | None = None  # float32 (B, H, Tq, N): scores of N virtual keys
     values: Tensor | None = None  # (H or 1, N, D): their values; None: they have none
 

@@ -14,7 +14,7 @@ from sinklab.model.design import Design
 from sinklab.model.grid import Grid
 from sinklab.model.masks import counted
 from sinklab.model.norms import rms
-from sinklab.model.positions import AddsToEmbeddings, AddsToScores, TurnsHeads, turn
+from sinklab.model.positions import AddsToEmbeddings, AddsToScores, Distances, TurnsHeads, turn
 from sinklab.model.slots import AfterAttention, VirtualKey
 from sinklab.model.tensors import DOWN, EMBEDDING, GAIN, Linear, Recipe, Several, Tensors, draw, wide
 
@@ -35,7 +35,7 @@ class Places:
 
     grid: Grid
     angles: tuple[Tensor, Tensor] | None  # cosines and sines of turned heads
-    table: Tensor | None  # what distances add to scores
+    distances: Distances | None  # what they add to scores
     cache: Cache | None
 
 
@@ -86,8 +86,10 @@ class Decoder(nn.Module):
         if isinstance(kind, AddsToEmbeddings):
             x = x + kind.rows(self.positions, where, design.width).to(x.dtype)
         angles = kind.angles(where, design.head_size) if isinstance(kind, TurnsHeads) else None
-        table = kind.table(self.positions, design.heads, before + many, x.device) if isinstance(kind, AddsToScores) else None
-        return x, Places(grid, angles, table, cache)
+        distances = None
+        if isinstance(kind, AddsToScores):
+            distances = Distances(kind, kind.numbers(self.positions, design.heads, before + many, x.device))
+        return x, Places(grid, angles, distances, cache)
 
     def _check_length(self, before: int, many: int) -> None:
         limit, given = self.design.positions.limit, self.design.mask.given
@@ -130,13 +132,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, places: Places) -> Tensor:
         """(B, T, d) -> (B, T, d)."""
-        design, table = self.design, places.table
+        design = self.design
         q, k, v = self._heads(x, places)
         logits, values = self._virtual_keys(q)
         if places.cache is not None:
             k, v = places.cache.update(k, v, self.layer)
         scale = design.head_size**-0.5
-        out = self.attend(Attending(self.layer, q, k, v, scale, design.weights, places.grid, table, logits, values))
+        out = self.attend(Attending(self.layer, q, k, v, scale, design.weights, places.grid, places.distances, logits, values))
         for slot in design.slots:
             if isinstance(slot, AfterAttention):
                 out = slot.change(self.slots[type(slot).__name__], x, out)

@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_bloc
 
 from sinklab.model.compiled import compiled
 from sinklab.model.masks import Mask, same_document, visible
+from sinklab.model.positions import Distances
 from sinklab.model.weights import Positive
 
 if TYPE_CHECKING:
@@ -23,10 +24,14 @@ def refusal(call: "Attending") -> str | None:
     """Why FlexAttention cannot do it; None where it can."""
     if call.q.device.type != "cuda":
         return "FlexAttention has no backward pass on a CPU"
-    if not isinstance(call.weights, Positive):
-        return f"{type(call.weights).__name__} has no logarithm"
+    if not isinstance(call.weights, Positive) or call.weights.power != 1:
+        return f"{type(call.weights).__name__} has no logarithm, or sums of powers, which would take a second pass"
     if call.grid.queries != call.grid.keys or call.grid.real is not None:
         return "a few queries against a cache, or padded texts, are no work for it"
+    if call.distances is not None and call.distances.numbers.requires_grad:
+        return "its backward pass with a learnt table wants more shared memory than there is"
+    if not torch.compiler.is_compiling() and not torch.is_grad_enabled():
+        return "it is compiled for a length, and texts that are only read have many"
     return None
 
 
@@ -34,7 +39,7 @@ def attend(call: "Attending") -> Tensor:
     """(B, H, T, D)."""
     assert isinstance(call.weights, Positive)
     way = _attend if torch.compiler.is_compiling() else _compiled(call.weights, call.grid.mask, call.grid.registers)
-    tensors = (call.q, call.k, call.v, call.table, call.grid.documents, call.logits, call.values)
+    tensors = (call.q, call.k, call.v, call.distances, call.grid.documents, call.logits, call.values)
     return way(call.weights, call.grid.mask, call.grid.registers, call.scale, *tensors)
 
 
@@ -46,35 +51,26 @@ def _compiled(_weights: Positive, _mask: Mask, _registers: int) -> Callable[...,
 
 def _attend(
     weights: Positive, mask: Mask, registers: int, scale: float, q: Tensor, k: Tensor, v: Tensor,
-    table: Tensor | None, documents: Tensor | None, logits: Tensor | None, values: Tensor | None,
+    distances: Distances | None, documents: Tensor | None, logits: Tensor | None, values: Tensor | None,
 ) -> Tensor:  # fmt: skip
     blocks = _blocks(mask, registers, documents, q)
 
-    def raised(p: float) -> tuple[Tensor, Tensor]:
-        """Softmax over log n^p, and its lse."""
-        score = _score(weights, table, p)
-        out, aux = flex_attention(q, k, v, score_mod=score, block_mask=blocks, scale=scale, return_aux=AuxRequest(lse=True))
-        return out, cast("Tensor", aux.lse)
-
-    out, lse = raised(1.0)
+    score = _score(weights, distances)
+    out, aux = flex_attention(q, k, v, score_mod=score, block_mask=blocks, scale=scale, return_aux=AuxRequest(lse=True))
+    lse = cast("Tensor", aux.lse)
     extra = None if logits is None else weights.log(logits)
-
-    def log_sum(p: float) -> Tensor:
-        of_tokens = lse if p == 1 else raised(p)[1]
-        return of_tokens if extra is None else torch.logaddexp(of_tokens, (p * extra).logsumexp(-1))
-
-    log_z = weights.log_z(log_sum)
+    log_z = weights.log_z(lse if extra is None else torch.logaddexp(lse, extra.logsumexp(-1)))
     result = out * torch.exp(lse - log_z)[..., None].to(out.dtype)
     if extra is None or values is None:
         return result
     return result + torch.exp(extra - log_z[..., None]).to(out.dtype) @ values.to(out.dtype)
 
 
-def _score(weights: Positive, table: Tensor | None, p: float) -> Callable[..., Tensor]:
+def _score(weights: Positive, distances: Distances | None) -> Callable[..., Tensor]:
     def score(s: Tensor, _b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        if table is not None:
-            s = s + table[h if table.shape[0] > 1 else 0, (i - j).clamp_min(0)]
-        return p * weights.log(s)
+        if distances is not None:
+            s = s + distances.of(h, i - j)
+        return weights.log(s)
 
     return score
 

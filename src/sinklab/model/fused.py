@@ -26,7 +26,7 @@ def refusal(call: "Attending") -> str | None:
     q = call.q
     if q.device.type != "cuda":
         return "on a CPU rows of scores are quicker"
-    if not isinstance(call.weights, Softmax) or call.weights.p != 1 or not call.grid.causal or call.table is not None:
+    if not isinstance(call.weights, Softmax) or call.weights.p != 1 or not call.grid.causal or call.distances is not None:
         return "the kernels know softmax over products of queries and keys, causal and nothing else"
     if q.dtype not in (torch.bfloat16, torch.float16) or q.shape[-1] % 8 or q.shape[-1] > 256:
         return f"the kernels take bfloat16 and float16 in heads of a multiple of 8 up to 256, not {q.dtype} in heads of {q.shape[-1]}"
@@ -53,39 +53,54 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, logits: Tensor | None, values: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
         out, lse, *kept = _forward(q, k, v, scale)
+        p = None
         if logits is not None:
-            out, lse = _joined(out, lse, logits, values)
-        ctx.save_for_backward(q, k, v, logits, values, out, lse, *kept)
+            lse, rest, p = _shares(lse, logits)
+            out = _joined(out, rest, p, values)
+        ctx.save_for_backward(q, k, v, p, values, out, lse, *kept)
+        ctx.logits = None if logits is None else logits.shape
         ctx.scale = scale
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, logits, values, out, lse, *kept = ctx.saved_tensors
+        q, k, v, p, values, out, lse, *kept = ctx.saved_tensors
         grad = grads[0]
         of_tokens = _backward(grad, q, k, v, out, lse, kept, ctx.scale)
-        if logits is None:
+        if p is None:
             return *of_tokens, None, None, None
-        p = torch.exp(logits - lse[..., None])
         grad = grad.float()
         rise = -(grad * out.float()).sum(-1, keepdim=True)
         if values is None:
-            return *of_tokens, (p * rise).sum_to_size(logits.shape), None, None
+            return *of_tokens, (p * rise).sum_to_size(ctx.logits), None, None
         each = range(p.shape[-1])  # one by one: a product of matrices this thin would be slower than reading the gradient again
         rise = rise + torch.stack([(grad * values[:, n, None].float()).sum(-1) for n in each], -1)
         of_values = torch.stack([(p[..., n, None] * grad).sum((0, 2)) for n in each], 1)
-        return *of_tokens, (p * rise).sum_to_size(logits.shape), of_values.sum_to_size(values.shape).to(values.dtype), None
+        return *of_tokens, (p * rise).sum_to_size(ctx.logits), of_values.sum_to_size(values.shape).to(values.dtype), None
 
 
-def _joined(out: Tensor, lse: Tensor, logits: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Over tokens and virtual keys; logits (B or 1, H, T or 1, N)."""
+@torch.library.custom_op("sinklab::shares", mutates_args=())
+def _shares(lse: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(total, rest, p): lse with virtual keys in it, the share of weight that tokens keep (B, H, T), and that of each virtual key (B, H, T, N).
+
+    An operator of its own, so that compiled they are computed once for a row and not again for each of its numbers.
+    """
     total = torch.logaddexp(lse, logits.logsumexp(-1))
-    joined = out * torch.exp(lse - total)[..., None]
+    return total, torch.exp(lse - total), torch.exp(logits - total[..., None])
+
+
+@_shares.register_fake
+def _(lse: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(lse), torch.empty_like(lse), lse.new_empty(*lse.shape, logits.shape[-1])
+
+
+def _joined(out: Tensor, rest: Tensor, p: Tensor, values: Tensor | None) -> Tensor:
+    """Over tokens and virtual keys; values (H or 1, N, D)."""
+    joined = out * rest[..., None]
     if values is not None:
-        p = torch.exp(logits - total[..., None])
         joined = joined + sum(p[..., n, None] * values[:, n, None].float() for n in range(p.shape[-1]))
-    return joined.to(out.dtype), total
+    return joined.to(out.dtype)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, ...]:

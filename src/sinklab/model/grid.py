@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sinklab.model.masks import Mask, counted, same_document, visible
+from sinklab.model.positions import Distances
 
 T = TypeVar("T")
 
@@ -61,10 +62,10 @@ class Grid:
         real = torch.nn.functional.pad(self.real, (self.registers, 0), value=True)
         return seen & (real[:, None, None, keys] | (i == j))  # padding sees itself: a row of nothing would be NaN
 
-    def added(self, table: Tensor, start: int, stop: int, keys: slice) -> Tensor:
-        """What a table (H or 1, distances) adds to scores: (B or 1, H or 1, stop - start, keys)."""
+    def added(self, distances: Distances, heads: int, start: int, stop: int, keys: slice) -> Tensor:
+        """What distances add to scores: (B or 1, H or 1, stop - start, keys)."""
         i, j = self._places(start, stop, keys)
-        return table[:, (i - j).clamp_min(0)].transpose(0, 1)
+        return distances.of(torch.arange(heads, device=self.device)[:, None, None], (i - j)[:, None])
 
     def _places(self, start: int, stop: int, keys: slice) -> tuple[Tensor, Tensor]:
         """Of queries (B or 1, stop - start, 1) and of keys (B or 1, 1, keys); padding is not counted, so that it changes no text."""

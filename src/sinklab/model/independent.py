@@ -18,7 +18,7 @@ def refusal(call: "Attending") -> str | None:
     """Why the kernel cannot do it; None where it can."""
     if not isinstance(call.weights, Normalised):
         return f"{type(call.weights).__name__} is no function that the kernel knows"
-    if not call.grid.unmasked or call.grid.queries != call.grid.keys or call.table is not None:
+    if not call.grid.unmasked or call.grid.queries != call.grid.keys or call.distances is not None:
         return "the kernel knows causal masks and windows over a whole text, and scores that are products"
     return summing.refusal(call.q, call.k, call.v, call.weights.kernel)
 

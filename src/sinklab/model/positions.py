@@ -5,6 +5,7 @@ Places count from 0 over a sequence and its learned sink tokens; padding before 
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -55,8 +56,24 @@ class AddsToScores(Positions, ABC):
     limit: ClassVar[int] = 0
 
     @abstractmethod
-    def table(self, p: Tensors, heads: int, longest: int, device: torch.device) -> Tensor:
-        """float32 (H or 1, longest): what is added to a score whose key stands 0, 1, 2 ... places before its query."""
+    def numbers(self, p: Tensors, heads: int, longest: int, device: torch.device) -> Tensor:
+        """float32: what `added` is made of, for distances below `longest`; made once per forward."""
+
+    @abstractmethod
+    def added(self, numbers: Tensor, h: Tensor, distance: Tensor) -> Tensor:
+        """What is added to scores of head h whose key stands so many places before its query; of integers that broadcast."""
+
+
+@dataclass(frozen=True, eq=False)
+class Distances:
+    """What distances add to scores in one forward."""
+
+    kind: AddsToScores
+    numbers: Tensor
+
+    def of(self, h: Tensor, distance: Tensor) -> Tensor:
+        """Of integers that broadcast; a key after its query is no distance away."""
+        return self.kind.added(self.numbers, h, distance.clamp_min(0))
 
 
 class NoPositions(Positions):
@@ -137,10 +154,13 @@ class Alibi(AddsToScores):
         """None."""
         return {}
 
-    def table(self, p: Tensors, heads: int, longest: int, device: torch.device) -> Tensor:  # noqa: ARG002
+    def numbers(self, p: Tensors, heads: int, longest: int, device: torch.device) -> Tensor:  # noqa: ARG002
         """A slope per head."""
-        slopes = torch.exp2(-8.0 * torch.arange(1, heads + 1, device=device) / heads)
-        return -slopes[:, None] * torch.arange(longest, device=device)
+        return -torch.exp2(-8.0 * torch.arange(1, heads + 1, device=device) / heads)
+
+    def added(self, numbers: Tensor, h: Tensor, distance: Tensor) -> Tensor:
+        """In proportion."""
+        return numbers[h] * distance
 
 
 class BucketIndex(AddsToScores):
@@ -150,9 +170,13 @@ class BucketIndex(AddsToScores):
         """None."""
         return {}
 
-    def table(self, p: Tensors, heads: int, longest: int, device: torch.device) -> Tensor:  # noqa: ARG002
+    def numbers(self, p: Tensors, heads: int, longest: int, device: torch.device) -> Tensor:  # noqa: ARG002
         """The same for all heads."""
-        return buckets(longest, device).float()[None]
+        return buckets(longest, device).float()
+
+    def added(self, numbers: Tensor, h: Tensor, distance: Tensor) -> Tensor:  # noqa: ARG002
+        """Looked up."""
+        return numbers[distance]
 
 
 class T5Relative(AddsToScores):
@@ -162,9 +186,13 @@ class T5Relative(AddsToScores):
         """32 buckets."""
         return {"bias": Recipe((design.heads, BUCKETS), BIAS)}
 
-    def table(self, p: Tensors, heads: int, longest: int, device: torch.device) -> Tensor:  # noqa: ARG002
-        """Looked up."""
+    def numbers(self, p: Tensors, heads: int, longest: int, device: torch.device) -> Tensor:  # noqa: ARG002
+        """By distance instead of by bucket."""
         return wide(p.bias[:, buckets(longest, device)])
+
+    def added(self, numbers: Tensor, h: Tensor, distance: Tensor) -> Tensor:
+        """Looked up."""
+        return numbers[h, distance]
 
 
 BUCKETS, EXACT, FARTHEST = 32, 16, 128  # T5's: distances below 16 have a bucket each, from 128 on they share the last

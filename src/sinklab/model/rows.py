@@ -23,7 +23,7 @@ def attend(call: "Attending") -> Tensor:
     batch, heads, queries, _ = call.q.shape
     step = max(1, AT_ONCE // (4 * batch * heads * max(1, call.grid.keys)))
     logits = None if call.logits is None else call.logits.expand(batch, heads, queries, -1)
-    tensors = (call.q, call.k, call.v, call.table, logits, call.values)  # by themselves, so that checkpoints see them
+    tensors = (call.q, call.k, call.v, logits, call.values)  # by themselves, so that checkpoints see them
     if step >= queries:
         return chunk(call, 0, queries, *tensors)
     again = torch.is_grad_enabled()
@@ -34,15 +34,13 @@ def attend(call: "Attending") -> Tensor:
     return torch.cat(parts, 2)
 
 
-def chunk(
-    call: "Attending", start: int, stop: int, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, logits: Tensor | None, values: Tensor | None
-) -> Tensor:
+def chunk(call: "Attending", start: int, stop: int, q: Tensor, k: Tensor, v: Tensor, logits: Tensor | None, values: Tensor | None) -> Tensor:
     """Queries start..stop. Virtual keys are columns of the row before the others."""
     keys = call.grid.columns(start, stop)
     scores = q[:, :, start:stop] @ k[:, :, keys].transpose(-1, -2)
     scores = wide(scores) * call.scale
-    if table is not None:
-        scores = scores + call.grid.added(table, start, stop, keys)
+    if call.distances is not None:
+        scores = scores + call.grid.added(call.distances, q.shape[1], start, stop, keys)
     scores = scores.masked_fill(~call.grid.seen(start, stop, keys), -torch.inf)
     many = 0 if logits is None else logits.shape[-1]
     if logits is not None:

@@ -6,7 +6,6 @@ say their logarithm, which kernels start from: weight = exp(log n(s_ij) - log Z_
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -15,8 +14,6 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from sinklab.config import Part
-
-LogSum = Callable[[float], Tensor]  # p -> log sum_j n_ij^p
 
 
 class Normaliser(Part, ABC):
@@ -122,9 +119,14 @@ class Positive(Weights, ABC):
     def log(self, scores: Tensor) -> Tensor:
         """log n(s), for any finite s."""
 
+    @property
     @abstractmethod
-    def log_z(self, log_sum: LogSum) -> Tensor:
-        """log Z of rows whose numerators' p-th powers have these sums."""
+    def power(self) -> float:
+        """Of the numerators in the sum that makes Z."""
+
+    @abstractmethod
+    def log_z(self, log_sum: Tensor) -> Tensor:
+        """log Z of rows whose numerators' powers have these sums."""
 
     def logs(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Both are the numerator's."""
@@ -158,15 +160,21 @@ class Softmax(Positive):
         """The score."""
         return scores
 
-    def log_z(self, log_sum: LogSum) -> Tensor:
+    @property
+    def power(self) -> float:
+        """p."""
+        return self.p
+
+    def log_z(self, log_sum: Tensor) -> Tensor:
         """Of the p-norm, over alpha."""
-        return log_sum(self.p) / self.p - math.log(self.alpha)
+        return log_sum / self.p - math.log(self.alpha)
 
 
 class Exponential(Positive):
     """exp(s): softmax without its normaliser."""
 
     competes: ClassVar[bool] = False
+    power: ClassVar[float] = 1.0
     proxy: ClassVar[bool] = True
 
     def parts(self, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,9 +185,9 @@ class Exponential(Positive):
         """The score."""
         return scores
 
-    def log_z(self, log_sum: LogSum) -> Tensor:
+    def log_z(self, log_sum: Tensor) -> Tensor:
         """Of one."""
-        return torch.zeros_like(log_sum(1))
+        return torch.zeros_like(log_sum)
 
 
 class Normalised(Positive, ABC):
@@ -198,9 +206,14 @@ class Normalised(Positive, ABC):
         """As the normaliser has it."""
         return self.normaliser.competes
 
-    def log_z(self, log_sum: LogSum) -> Tensor:
+    @property
+    def power(self) -> float:
+        """The normaliser's."""
+        return self.normaliser.power
+
+    def log_z(self, log_sum: Tensor) -> Tensor:
         """Of the normaliser."""
-        return self.normaliser.z(log_sum(self.normaliser.power).exp()).log()
+        return self.normaliser.z(log_sum.exp()).log()
 
 
 class Sigmoid(Normalised):

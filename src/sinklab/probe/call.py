@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sinklab.model.attend import attend, repeat_heads
+from sinklab.model.positions import Distances
 from sinklab.model.weights import Softmax, Weights
 from sinklab.probe.visible import Visible
 
@@ -30,7 +31,7 @@ class Call:
     bias: Tensor | None = None  # added to scores: (B or 1, H or 1, Tq, Tk)
     sink: Tensor | None = None  # a learned logit beside the scores: (B or 1, H, Tq or 1)
     sink_adds: Tensor | None = None  # what it adds to the normaliser, where that is something else than itself
-    table: Tensor | None = None  # added to scores by the distance of the key before its query: (H or 1, distances)
+    distances: Distances | None = None  # of keys before their query, and what they add to scores
     kind: Weights = SOFTMAX  # of weight; others are not compared with softmax in one number
 
     @property
@@ -46,7 +47,7 @@ class Call:
     @cached_property
     def by_capped_products(self) -> bool:
         """The same, but for a cap, and weights are those of softmax."""
-        return self.bias is None and self.table is None and isinstance(self.kind, Softmax)
+        return self.bias is None and self.distances is None and isinstance(self.kind, Softmax)
 
     def chunks(self) -> Iterator[tuple[int, int, slice]]:
         """(start, stop, keys): runs of queries with the keys that any of them sees, last ones first so that memory peaks early."""
@@ -66,17 +67,22 @@ class Call:
         scores = self.capped((q @ k.transpose(-1, -2)) * self.scale)
         if self.bias is not None:
             scores = scores + self.bias[:, :, _rows(self.bias, start, stop), keys]
-        if self.table is not None:
-            scores = scores + self.table[:, self._distances(start, stop, keys)]
+        if self.distances is not None:
+            scores = scores + self.distances.of(self.head_numbers, self._how_far(start, stop, keys))
         seen = self.visible.block(start, stop, keys)
         size, adds = self.kind.logs(scores)
         size = size.masked_fill(~seen, -torch.inf)
         return size, size if isinstance(self.kind, Softmax) else adds.masked_fill(~seen, -torch.inf)
 
-    def _distances(self, start: int, stop: int, keys: slice) -> Tensor:
+    @property
+    def head_numbers(self) -> Tensor:
+        """(H, 1, 1)."""
+        return torch.arange(self.heads, device=self.q.device)[:, None, None]
+
+    def _how_far(self, start: int, stop: int, keys: slice) -> Tensor:
         i = torch.arange(start, stop, device=self.q.device)[:, None] + self.visible.query_offset
         j = torch.arange(keys.start, keys.stop, device=self.q.device) + self.visible.key_offset
-        return (i - j).clamp_min(0)
+        return i - j
 
     def capped(self, scores: Tensor) -> Tensor:
         """Scores as the model bounds them."""

@@ -37,7 +37,7 @@ def as_call(given: Attending, visible: Visible) -> Call:
     registers = given.grid.registers
     asks = slice(registers if given.grid.offset == 0 else 0, None)
     q, k = given.q[:, :, asks], given.k[:, :, registers:]
-    call = Call(given.layer, q, k, given.v[:, :, registers:], visible, given.scale, table=given.table, kind=given.weights)
+    call = Call(given.layer, q, k, given.v[:, :, registers:], visible, given.scale, distances=given.distances, kind=given.weights)
     beside = _beside(given, asks)
     if beside is None:
         return call
@@ -77,8 +77,9 @@ def _beside(given: Attending, asks: slice) -> Tensor | None:
     found = []
     if registers:
         scores = (q.float() @ given.k[:, :, :registers].float().transpose(-1, -2)) * given.scale
-        if given.table is not None:
-            scores = scores + given.grid.added(given.table, given.grid.queries - q.shape[2], given.grid.queries, slice(0, registers))
+        if given.distances is not None:
+            asked = given.grid.queries - q.shape[2]
+            scores = scores + given.grid.added(given.distances, q.shape[1], asked, given.grid.queries, slice(0, registers))
         found.append(scores)
     if given.logits is not None:
         logits = given.logits if given.logits.shape[2] == 1 else given.logits[:, :, asks]

@@ -101,8 +101,9 @@ class SeenCall:
         if call.bias is not None:
             wide = call.bias.expand(-1, -1, call.visible.queries, -1)
             scores = scores + wide.diagonal(shift, -2, -1)[..., : q.shape[2]]
-        if call.table is not None:
-            scores = scores + call.table[:, :1]
+        if call.distances is not None:
+            none = torch.zeros(1, dtype=torch.long, device=q.device)
+            scores = scores + call.distances.of(call.head_numbers[:, 0], none)
         return torch.exp(call.kind.logs(scores)[0] - self.lse[:, :, :first])
 
     def virtual(self) -> Tensor | None:
