@@ -60,7 +60,7 @@ def test_equals_rows_of_scores(name, whole, monkeypatch):
     monkeypatch.setattr(attending, "PATHS", ())
     wanted = _outcome(lambda: decoder(tokens), decoder)
     for key, value in wanted.items():
-        assert (found[key] - value).norm() <= 0.03 * value.norm() + 1e-4 * wanted["output"].norm(), key
+        assert (found[key] - value).norm() <= 0.05 * value.norm(), key
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sinklab.model import summing
+from sinklab.model.independent import divided
 from sum_cases import CASES, Case, by_kernel, case_excess, inputs, reference, relative
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
@@ -81,7 +82,7 @@ def test_stands_in_a_compiled_graph(normalised):
     def block(x: Tensor, into: Tensor) -> Tensor:
         q, k, v = (x @ into).view(batch, length, 3, heads, head).permute(2, 0, 3, 1, 4).unbind()
         out, sums = summing.summed(q, k, v, head**-0.5, "sigmoid", window=100)
-        out = (out / sums[..., None]).to(x.dtype) if normalised else out
+        out = divided(out, sums) if normalised else out
         return out.transpose(1, 2).reshape(x.shape)
 
     results = []

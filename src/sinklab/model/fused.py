@@ -86,13 +86,13 @@ def _shares(lse: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     An operator of its own, so that compiled they are computed once for a row and not again for each of its numbers.
     """
-    total = torch.logaddexp(lse, logits.logsumexp(-1))
-    return total, torch.exp(lse - total), torch.exp(logits - total[..., None])
+    total = torch.logaddexp(lse, logits.logsumexp(-1)).contiguous()
+    return total, torch.exp(lse - total).contiguous(), torch.exp(logits - total[..., None]).contiguous()
 
 
 @_shares.register_fake
 def _(lse: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(lse), torch.empty_like(lse), lse.new_empty(*lse.shape, logits.shape[-1])
+    return lse.new_empty(lse.shape), lse.new_empty(lse.shape), lse.new_empty(*lse.shape, logits.shape[-1])
 
 
 def _joined(out: Tensor, rest: Tensor, p: Tensor, values: Tensor | None) -> Tensor:
