@@ -89,7 +89,8 @@ def _arguments() -> argparse.Namespace:
 def _steps(shape: Shape, device: str, only: list[str]) -> Iterator[tuple[str, Callable[[], None]]]:
     for dtype in (torch.float32, torch.bfloat16) if device == "cpu" else (torch.bfloat16,):
         for whole in (False, True):
-            yield _peer(shape, device, dtype, whole)
+            for attention in ("sdpa", "eager") if device == "cpu" else ("sdpa",):
+                yield _peer(shape, device, dtype, whole, attention)
     for name, changed in VARIANTS.items():
         if name == "softmax" or not only or name in only:
             yield f"ours: {name}", _ours(shape, device, {"mask": Window(size=shape.length // 4)} if name == "window" else changed)
@@ -106,19 +107,19 @@ def _ours(shape: Shape, device: str, changed: dict[str, Any]) -> Callable[[], No
     return _step(run, shape, device, torch.bfloat16, [p for name, p in decoder.named_parameters() if "embed" not in name and name != "head.weight"])
 
 
-def _peer(shape: Shape, device: str, dtype: torch.dtype, whole: bool) -> tuple[str, Callable[[], None]]:
+def _peer(shape: Shape, device: str, dtype: torch.dtype, whole: bool, attention: str) -> tuple[str, Callable[[], None]]:
     from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(
         vocab_size=64, hidden_size=shape.width, intermediate_size=shape.hidden, num_hidden_layers=1, num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads, max_position_embeddings=shape.length, attn_implementation="sdpa", use_cache=False,
+        num_key_value_heads=shape.heads, max_position_embeddings=shape.length, attn_implementation=attention, use_cache=False,
     )  # fmt: skip
     model = LlamaModel(config).to(device)
 
     def forward(x: Tensor) -> Tensor:
         return model(inputs_embeds=x).last_hidden_state
 
-    name = f"Llama: {str(dtype).removeprefix('torch.')}{', compiled' if whole else ''}"
+    name = f"Llama, {attention}: {str(dtype).removeprefix('torch.')}{', compiled' if whole else ''}"
     weights = [p for name, p in model.named_parameters() if "embed" not in name]
     return name, _step(compile_whole(forward) if whole else forward, shape, device, dtype, weights)
 

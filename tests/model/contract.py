@@ -116,7 +116,7 @@ def loss(model: Decoder, text: Tensor) -> Tensor:
 
 
 def is_the_same_in_chunks(design: Design) -> None:
-    """Logits and gradients, with and without a gradient asked for, from queries in chunks of two or three."""
+    """Logits and gradients, with and without a gradient asked for, from queries in chunks of two or three; and in pieces that are all kept."""
     model, text = decoder(design), tokens(design)
     pull = torch.randn((*text.shape, design.vocabulary), generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     whole, of_whole = _with_gradients(model, text, pull)
@@ -124,9 +124,14 @@ def is_the_same_in_chunks(design: Design) -> None:
         parts, of_parts = _with_gradients(model, text, pull)
         with torch.no_grad():
             close(logits(model, text), whole, 1e-12)
-    close(parts, whole, 1e-12)
-    for found, wanted in zip(of_parts, of_whole, strict=True):
-        close(found, wanted, 1e-10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "FEW", 2)
+        pieces, of_pieces = _with_gradients(model, text, pull)
+    for one in (parts, pieces):
+        close(one, whole, 1e-12)
+    for found in (of_parts, of_pieces):
+        for one, wanted in zip(found, of_whole, strict=True):
+            close(one, wanted, 1e-10)
 
 
 @contextmanager

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from sinklab.model.attending import Attending
 
 
+DEVICE = "cuda"
+
+
 def refusal(call: "Attending") -> str | None:
     """Why FlexAttention cannot do it; None where it can."""
-    if call.q.device.type != "cuda":
+    if call.q.device.type != DEVICE:
         return "FlexAttention has no backward pass on a CPU"
     if not isinstance(call.weights, Positive) or call.weights.power != 1:
         return f"{type(call.weights).__name__} has no logarithm, or sums of powers, which would take a second pass"

@@ -15,23 +15,27 @@ from sinklab.model.tensors import wide
 if TYPE_CHECKING:
     from sinklab.model.attending import Attending
 
-AT_ONCE = 1 << 28  # bytes of float32 scores of one chunk
+AT_ONCE = 1 << 28  # bytes of float32 scores that a call may have at once, and keep for its backward pass
+FEW, MANY = 128, 8  # on a CPU: queries of a piece, and pieces, so that later keys are left out of earlier rows
 
 
 def attend(call: "Attending") -> Tensor:
     """(B, H, Tq, D) in the dtype of v."""
     batch, heads, queries, _ = call.q.shape
-    step = max(1, AT_ONCE // (4 * batch * heads * max(1, call.grid.keys)))
+    fits = max(1, AT_ONCE // (4 * batch * heads * max(1, call.grid.keys)))
+    step = min(fits, queries, _piece(call, queries))
+    again = torch.is_grad_enabled() and fits < queries
     logits = None if call.logits is None else call.logits.expand(batch, heads, queries, -1)
-    tensors = (call.q, call.k, call.v, logits, call.values)  # by themselves, so that checkpoints see them
-    if step >= queries:
-        return chunk(call, 0, queries, *tensors)
-    again = torch.is_grad_enabled()
     parts = []
     for start in range(0, queries, step):
-        given = (call, start, min(start + step, queries), *tensors)
+        given = (call, start, min(start + step, queries), call.q, call.k, call.v, logits, call.values)  # tensors by themselves: checkpoints see them
         parts.append(checkpoint(chunk, *given, use_reentrant=False) if again else chunk(*given))
-    return torch.cat(parts, 2)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+
+def _piece(call: "Attending", queries: int) -> int:
+    """Half of a causal map is not seen: pieces of rows have shorter rows, which pays from 256 queries on a CPU."""
+    return max(FEW, -(-queries // MANY)) if call.q.device.type == "cpu" and call.grid.mask.unbroken else queries
 
 
 def chunk(call: "Attending", start: int, stop: int, q: Tensor, k: Tensor, v: Tensor, logits: Tensor | None, values: Tensor | None) -> Tensor:
