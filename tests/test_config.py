@@ -153,6 +153,16 @@ def test_an_abstract_class_between_is_no_member():
     assert Inner.members().keys() == {"Flat", "Round", "Nested"}
 
 
+def test_a_member_that_lacks_a_method_is_no_silent_absence():
+    with pytest.raises(TypeError, match="Half lacks what, which every Inner has"):
+
+        class Half(Inner):
+            def of(self) -> int:
+                return 1
+
+    gc.collect()
+
+
 # What is refused.
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+from abc import ABC
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -28,6 +29,12 @@ class Config(BaseModel):
 
 class Part(Config):
     """A member of a room. The class is the choice: as data it is a name (`"Sigmoid"`), or a name with settings (`{"kind": "Sigmoid", ...}`)."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """A member that lacks a method would be no member, in silence; what is meant to be abstract says so among its bases."""
+        if inspect.isabstract(cls) and ABC not in cls.__bases__:
+            raise TypeError(f"{cls.__name__} lacks {', '.join(sorted(cls.__abstractmethods__))}, which every {cls.__mro__[1].__name__} has.")
 
     @classmethod
     def members(cls) -> dict[str, type[Self]]:

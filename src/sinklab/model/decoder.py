@@ -77,7 +77,7 @@ class Decoder(nn.Module):
     def _begin(self, x: Tensor, tokens: Tensor, before: int, real: Tensor | None, cache: Cache | None) -> tuple[Tensor, Places]:
         """What depends on where tokens stand, once for all blocks."""
         design, many = self.design, x.shape[1]
-        documents = design.documents.number(tokens)
+        documents = design.documents.number(tokens if real is None or before else tokens.masked_fill(~real, -1))  # padding ends none
         if before and documents is not None:
             raise SinklabError("Documents that are kept apart are told by their tokens, which a cache does not hold.")
         self._check_length(before, many)

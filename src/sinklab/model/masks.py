@@ -11,7 +11,7 @@ from sinklab.config import Part
 
 
 class Mask(Part, ABC):
-    """Of integer places, or tensors of them that broadcast."""
+    """Which keys a query sees, by their places."""
 
     unbroken: ClassVar[bool] = True  # each key is seen by one run of queries that begins with its own
 
@@ -83,14 +83,14 @@ class Documents(Part, ABC):
 
 
 class Mixed(Documents):
-    """They do, as in the paper."""
+    """Documents packed into one sequence see each other, as in the paper."""
 
     def number(self, tokens: Tensor) -> None:
         """Not asked."""
 
 
 class Apart(Documents):
-    """They do not: a document ends with the token `separator`."""
+    """Documents packed into one sequence do not see each other: each ends with the token `separator`."""
 
     separator: NonNegativeInt = 0
 

@@ -80,7 +80,7 @@ class HeadNorm(Part, ABC):
 
 
 class NoHeadNorm(HeadNorm):
-    """Nothing."""
+    """Queries and keys as they are."""
 
     def recipes(self, size: int) -> dict[str, Recipe]:  # noqa: ARG002
         """None."""

@@ -46,6 +46,8 @@ class VirtualKey(Slot, ABC):
 class AfterAttention(Slot, ABC):
     """A change of what the heads put out."""
 
+    gates: ClassVar[bool] = False  # it does nothing but take away
+
     @abstractmethod
     def change(self, p: Tensors, x: Tensor, out: Tensor) -> Tensor:
         """`x` (B, T, d) is what the queries were made of; out (B, H, T, D) -> the same."""
@@ -205,6 +207,8 @@ class ValueBias(AfterAttention):
 class HeadGate(AfterAttention):
     """One gate per head and token: out * sigmoid(x W) (gated attention, 2505.06708)."""
 
+    gates: ClassVar[bool] = True
+
     def recipes(self, design: "Design") -> dict[str, Recipe]:
         """W."""
         return {"gate": Recipe((design.heads, design.width))}
@@ -217,6 +221,8 @@ class HeadGate(AfterAttention):
 
 class ElementGate(AfterAttention):
     """One gate per element: out * sigmoid(x W) (gated attention, 2505.06708)."""
+
+    gates: ClassVar[bool] = True
 
     def recipes(self, design: "Design") -> dict[str, Recipe]:
         """W."""

@@ -87,6 +87,7 @@ class Weights(Part, ABC):
     """What attention makes of its scores."""
 
     floor: ClassVar[float] = 1e-8  # added to the sum that sinks are measured against, as the paper's code does
+    shortfall: ClassVar[bool] = False  # rows of what sinks are measured by may sum to less than one
 
     @property
     @abstractmethod
@@ -277,6 +278,7 @@ class Softpick(Weights):
 
     competes: ClassVar[bool] = True
     proxy: ClassVar[bool] = False
+    shortfall: ClassVar[bool] = True
 
     def parts(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """With the larger of the row's maximum and zero taken out, which the quotient does not notice."""

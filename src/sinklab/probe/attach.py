@@ -29,6 +29,7 @@ class Places:
     name: str  # of the model, as its config knows it
     draws: bool  # the model's own eager code draws maps, and we read them; otherwise tensors reach us through AttentionInterface
     registers: int | None = None  # our own decoder, with so many learned sink tokens before the text; None: another model
+    given: int = 1  # tokens at the beginning that are not predicted
 
 
 def find(model: nn.Module) -> Places:
@@ -59,7 +60,8 @@ def _ours(model: PreTrainedModel) -> Places | None:
         return None
     attention: dict[nn.Module, int] = {module: module.layer for module in decoder.modules() if isinstance(module, Attention)}
     name = model.config.name_or_path or type(model).__name__
-    return Places(model.base_model, tuple(decoder.blocks), attention, len(decoder.blocks), name, draws=False, registers=decoder.design.registers)
+    design, blocks = decoder.design, tuple(decoder.blocks)
+    return Places(model.base_model, blocks, attention, len(blocks), name, draws=False, registers=design.registers, given=design.mask.given)
 
 
 def _stem(model: PreTrainedModel, decoder: nn.Module) -> str:
@@ -107,6 +109,8 @@ def unwrap(model: nn.Module) -> PreTrainedModel:
         raise NotMeasurable("A PEFT adapter of prompts or prefixes puts tokens before the text that are not in it; it is not measured.")
     if hasattr(inner, "get_base_model"):
         inner = inner.get_base_model()
+    if isinstance(inner, Decoder):
+        raise NotMeasurable("A bare Decoder is no transformers model; measure SinklabForCausalLM.wrap(decoder), which is the same weights.")
     if not isinstance(inner, PreTrainedModel):
         raise NotMeasurable(f"{type(inner).__name__} is not a transformers model.")
     if inner.config.is_encoder_decoder:

@@ -31,7 +31,10 @@ class Call:
     bias: Tensor | None = None  # added to scores: (B or 1, H or 1, Tq, Tk)
     sink: Tensor | None = None  # a learned logit beside the scores: (B or 1, H, Tq or 1)
     sink_adds: Tensor | None = None  # what it adds to the normaliser, where that is something else than itself
+    virtual_logits: Tensor | None = None  # (B, H, Tq, N): of what `sink` is the sum, where those keys have values
+    virtual_values: Tensor | None = None  # (B, H, N, Dv)
     distances: Distances | None = None  # of keys before their query, and what they add to scores
+    places: Tensor | None = None  # (B, Tk): where keys stand for `distances`; None: one after another
     kind: Weights = SOFTMAX  # of weight; others are not compared with softmax in one number
 
     @property
@@ -80,6 +83,9 @@ class Call:
         return torch.arange(self.heads, device=self.q.device)[:, None, None]
 
     def _how_far(self, start: int, stop: int, keys: slice) -> Tensor:
+        if self.places is not None:
+            of_queries = self.places[:, -self.visible.queries :][:, start:stop]
+            return (of_queries[:, :, None] - self.places[:, None, keys])[:, None]
         i = torch.arange(start, stop, device=self.q.device)[:, None] + self.visible.query_offset
         j = torch.arange(keys.start, keys.stop, device=self.q.device) + self.visible.key_offset
         return i - j

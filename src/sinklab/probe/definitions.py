@@ -31,6 +31,10 @@ class Numbers(Protocol):
         """(N,): tokens that are not padding."""
 
     @property
+    def carried(self) -> np.ndarray:
+        """(N, L, H): the mean over queries of what keys that no token holds write out; zero where they have no values."""
+
+    @property
     def places(self) -> int:
         """Tokens of a row, padding included."""
 
@@ -243,11 +247,10 @@ class OutputShare:
 
     def cells(self, numbers: Numbers, position: int) -> np.ndarray:
         """The key's part in the norms of all that is carried."""
-        if position == 0:
-            return np.zeros(numbers.alpha.shape[:-1], np.float32)  # a virtual sink has no value
         parts = numbers.alpha * numbers.queries * numbers.number("norm.output")
+        virtual = numbers.asked[:, None, None] * numbers.carried
         with np.errstate(divide="ignore", invalid="ignore"):
-            return _column(parts, position) / np.nansum(parts, -1)
+            return (virtual if position == 0 else _column(parts, position)) / (np.nansum(parts, -1) + virtual)
 
     def shares(self, cells: np.ndarray, _epsilon: float | None, weights: np.ndarray) -> np.ndarray:
         """A mean mass."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sinklab.config import short
 from sinklab.errors import one_line
 from sinklab.probe.attach import Places, unwrap
 from sinklab.probe.ledger import Ledger
@@ -76,6 +77,8 @@ def _mass_is_one(model: nn.Module, tokens: Tensor) -> float:
     with Watch(model, DEFAULT) as watch:
         model(input_ids=tokens, use_cache=False)
     ledger = watch.ledger
+    if free := [kind for kind in ledger.kinds.values() if kind.proxy or kind.shortfall]:
+        raise _Skipped(f"rows of {short(free[0])} need not sum to one")
     layers = {layer for layer, name in ledger.sums if name == "sum"}
     worst = 0.0
     for layer in layers:

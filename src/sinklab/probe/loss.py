@@ -14,14 +14,16 @@ from sinklab.probe.attach import unwrap
 PIECE_NUMBERS = 1 << 24  # logits that exist at once: 64 MiB of float32
 
 
-def text_loss(model: nn.Module, base: nn.Module, output: Any, tokens: Tensor, mask: Tensor | None, starts: Tensor | None = None) -> Tensor:
-    """float32 (B,): mean cross-entropy in nats of each real token that follows a real token of its document."""
+def text_loss(
+    model: nn.Module, base: nn.Module, output: Any, tokens: Tensor, mask: Tensor | None, starts: Tensor | None = None, given: int = 1
+) -> Tensor:
+    """float32 (B,): mean cross-entropy in nats of each real token that follows a real token of its document, but for the first that are given."""
     inner = unwrap(model)
     hidden = getattr(output, "last_hidden_state", None)
     if hidden is None:
         raise NotMeasurable(f"{type(inner).__name__} gives no hidden states, so its loss cannot be had in pieces; measure it without the loss.")
     real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
-    counted = real[:, 1:] & real[:, :-1]
+    counted = real[:, 1:] & real[:, :-1] & (real.cumsum(-1) > given)[:, 1:]
     if starts is not None:
         counted &= ~starts[:, 1:]
     total = torch.zeros(len(tokens), device=hidden.device)

@@ -131,7 +131,7 @@ def _batch(model: nn.Module, watch: Watch, tokens: Tensor, mask: Tensor | None, 
     if not loss:
         return result
     with watch.paused():
-        return replace(result, loss=text_loss(model, watch.places.base, output, tokens, mask, starts).numpy())
+        return replace(result, loss=text_loss(model, watch.places.base, output, tokens, mask, starts, watch.places.given).numpy())
 
 
 def _checked(model: nn.Module, input_ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:

@@ -14,6 +14,7 @@ from sinklab.model.attending import Attending
 from sinklab.model.decoder import Attention
 from sinklab.model.grid import Grid
 from sinklab.model.masks import counted, same_document
+from sinklab.model.slots import AfterAttention
 from sinklab.probe.attach import Places
 from sinklab.probe.call import Call
 from sinklab.probe.visible import Visible, describe
@@ -37,12 +38,23 @@ def as_call(given: Attending, visible: Visible) -> Call:
     registers = given.grid.registers
     asks = slice(registers if given.grid.offset == 0 else 0, None)
     q, k = given.q[:, :, asks], given.k[:, :, registers:]
-    call = Call(given.layer, q, k, given.v[:, :, registers:], visible, given.scale, distances=given.distances, kind=given.weights)
+    places = None if given.distances is None or given.grid.real is None else counted(given.grid.real, 0)
+    call = Call(given.layer, q, k, given.v[:, :, registers:], visible, given.scale, distances=given.distances, places=places, kind=given.weights)
     beside = _beside(given, asks)
     if beside is None:
         return call
-    sink, adds = (part.logsumexp(-1) for part in given.weights.logs(beside))
-    return replace(call, sink=sink, sink_adds=adds)
+    sizes, adds = given.weights.logs(beside)
+    values = _values(given, beside.shape[-1])
+    return replace(
+        call, sink=sizes.logsumexp(-1), sink_adds=adds.logsumexp(-1), virtual_logits=None if values is None else sizes, virtual_values=values
+    )
+
+
+def only_gates(module: Attention) -> bool:
+    """Whether the output projection is given what the heads put out, side by side, and no more than gates before it."""
+    design = module.design
+    gates = all(slot.gates for slot in design.slots if isinstance(slot, AfterAttention))
+    return gates and module.output.in_features == design.heads * design.head_size
 
 
 def visible(grid: Grid, batch: int) -> Visible:
@@ -54,11 +66,14 @@ def visible(grid: Grid, batch: int) -> Visible:
     return replace(found, unbroken=grid.mask.unbroken)
 
 
-def document_starts(documents: Tensor | None) -> Tensor | None:
-    """Boolean (B, T): where documents begin; None where there is one only."""
-    if documents is None or not bool((documents[:, 1:] != documents[:, :-1]).any()):
+def document_starts(grid: Grid) -> Tensor | None:
+    """Boolean (B, T): the first token of each document that is not padding; None where there is one document only."""
+    if grid.documents is None:
         return None
-    return torch.diff(documents, prepend=documents[:, :1] - 1, dim=-1) != 0
+    real = torch.ones_like(grid.documents, dtype=torch.bool) if grid.real is None else grid.real
+    so_far = grid.documents.masked_fill(~real, -1).cummax(-1).values
+    starts = real & (grid.documents != torch.nn.functional.pad(so_far[:, :-1], (1, 0), value=-1))
+    return starts if bool((starts.sum(-1) > 1).any()) else None
 
 
 def _function(grid: Grid) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
@@ -69,6 +84,18 @@ def _function(grid: Grid) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
         return seen & same_document(grid.documents, b, i, j, 0)
 
     return sees
+
+
+def _values(given: Attending, many: int) -> Tensor | None:
+    """(B, H, N, D): values of what is no token; None where none has any."""
+    registers = given.grid.registers
+    if not registers and given.values is None:
+        return None
+    found = given.v.new_zeros(*given.v.shape[:2], many, given.v.shape[-1])
+    found[:, :, :registers] = given.v[:, :, :registers]
+    if given.values is not None:
+        found[:, :, registers:] = given.values
+    return found
 
 
 def _beside(given: Attending, asks: slice) -> Tensor | None:

@@ -41,8 +41,11 @@ class SeesHidden(Protocol):
 class SeesOutput(Protocol):
     """Wants what attention puts out."""
 
-    def see_output(self, seen: Seen, out: Tensor, given: Tensor, weight: Tensor | None, ledger: Ledger) -> None:
-        """Reduce the output (B, T, H * Dv) beside what the output projection was given and, where it can be read, the projection's matrix."""
+    def see_output(self, seen: Seen, out: Tensor, given: Tensor | None, weight: Tensor | None, ledger: Ledger) -> None:
+        """Reduce the output (B, T, H * Dv) beside what the output projection was given, None where more than gates came between.
+
+        `weight` is the projection's matrix, where it can be read.
+        """
 
 
 Probe = SeesAttention | SeesHidden | SeesOutput
@@ -102,10 +105,12 @@ class Virtual:
     name: ClassVar[str] = "virtual"
 
     def see(self, seen: Seen, ledger: Ledger) -> None:
-        """That mass summed over queries; zeros where the model has no such sink."""
+        """That mass summed over queries; zeros where the model has no such sink. By query too, where documents are packed: each has its own mean."""
         mass = seen.virtual()
         none = torch.zeros(seen.visible.batch, seen.heads, device=seen.visible.device)
         ledger.add_queries(seen.layer, "virtual", none if mass is None else mass.sum(-1))
+        if mass is not None and ledger.starts is not None:
+            ledger.append(seen.layer, "virtual.place", mass.masked_fill(~seen.visible.queries_real[:, None], torch.nan))
 
 
 @dataclass(frozen=True)
@@ -220,16 +225,18 @@ class Contribution:
 
     name: ClassVar[str] = "contribution"
 
-    def see_output(self, seen: Seen, _out: Tensor, _given: Tensor, weight: Tensor | None, ledger: Ledger) -> None:
-        """Norms of the new values after each head's part of the projection."""
+    def see_output(self, seen: Seen, _out: Tensor, _given: Tensor | None, weight: Tensor | None, ledger: Ledger) -> None:
+        """Norms of the new values after each head's part of the projection; and what keys that no token holds carry."""
         call = seen.call
         if call is None or weight is None:
             return
-        width = call.v.shape[-1]
-        parts = weight.detach().to(call.v.device).float().view(weight.shape[0], call.heads, width)  # (d, H, Dv)
+        parts = weight.detach().to(call.v.device).float().unflatten(1, (-1, call.v.shape[-1])).expand(-1, call.heads, -1)  # (d, H, Dv)
         gram = torch.einsum("dhv,dhw->hvw", parts, parts)
         new = call.v[:, :, call.visible.keys - call.visible.queries :].float().repeat_interleave(call.heads // call.v.shape[1], 1)
-        ledger.append(seen.layer, "norm.output", torch.einsum("bhtv,hvw,bhtw->bht", new, gram, new).clamp_min(0).sqrt())
+        ledger.append(seen.layer, "norm.output", _lengths(new, gram))
+        if call.virtual_values is not None and (mass := seen.beside()) is not None:
+            carried = mass * _lengths(call.virtual_values.float(), gram)[:, :, None]
+            ledger.add_queries(seen.layer, "virtual.output", carried.sum((-2, -1)))
 
 
 @dataclass(frozen=True)
@@ -238,8 +245,10 @@ class Gate:
 
     name: ClassVar[str] = "gate"
 
-    def see_output(self, seen: Seen, out: Tensor, given: Tensor, _weight: Tensor | None, ledger: Ledger) -> None:
+    def see_output(self, seen: Seen, out: Tensor, given: Tensor | None, _weight: Tensor | None, ledger: Ledger) -> None:
         """The sum over real queries."""
+        if given is None:
+            return
         before = out.float().unflatten(-1, (seen.heads, -1)).norm(dim=-1)
         after = given.float().reshape(out.shape).unflatten(-1, (seen.heads, -1)).norm(dim=-1)
         kept = torch.where(before > 0, after / before.clamp_min(1e-30), torch.ones_like(before))
@@ -291,6 +300,11 @@ def _median(size: Tensor, real: Tensor, most: int = 16) -> Tensor:
     some = first[:, None] + torch.linspace(0, 1, most, device=size.device) * (many - 1)[:, None]
     sample = size.gather(1, some.round().long()[..., None].expand(-1, -1, size.shape[-1]))
     return sample.flatten(1).median(-1, keepdim=True).values
+
+
+def _lengths(v: Tensor, gram: Tensor) -> Tensor:
+    """|v W_O| of values (B, H, N, Dv), gram = W_O^T W_O of each head -> (B, H, N)."""
+    return torch.einsum("bhnv,hvw,bhnw->bhn", v, gram, v).clamp_min(0).sqrt()
 
 
 def _over_queries(x: Tensor, first: Tensor, last: Tensor) -> Tensor:

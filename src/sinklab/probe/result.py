@@ -254,7 +254,11 @@ class Texts:
         for name, x in result.numbers.items():
             cut = [x[n, ..., a:b] if x.shape[-1] == places else x[n] for n, a, b in pieces]
             numbers[name] = np.stack([_padded(c, width if x.shape[-1] == places else c.shape[-1]) for c in cut])
-        return cls(numbers, np.array([b - a for _, a, b in pieces]), places, packed=True)
+        if "virtual.place" in numbers:
+            numbers["virtual"] = mean(numbers.pop("virtual.place"), -1)[..., None]
+        known = (result.tokens >= 0).any()
+        asked = [int((result.tokens[n, a:b] >= 0).sum()) if known else b - a for n, a, b in pieces]
+        return cls(numbers, np.array(asked), places, packed=True)
 
     @property
     def alpha(self) -> np.ndarray:
@@ -265,6 +269,13 @@ class Texts:
     def queries(self) -> np.ndarray:
         """(N, L, 1 or H, T)."""
         return self.number("queries")
+
+    @property
+    def carried(self) -> np.ndarray:
+        """(N, L, H)."""
+        if "virtual.output" in self.numbers:
+            return self.number("virtual.output")[..., 0]
+        return np.zeros(self.alpha.shape[:-1], np.float32)
 
     def number(self, name: str) -> np.ndarray:
         """An array by its name, if it was measured and has a meaning here."""

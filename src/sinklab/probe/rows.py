@@ -128,7 +128,7 @@ def _key(result: Result, sequences: np.ndarray, step: int) -> dict[str, Any]:
 
 def _tokens(result: Result, first: int, step: int) -> pa.Table:
     many = len(result.tokens)
-    ids = [row[: int((row >= 0).sum())].tolist() for row in result.tokens]
+    ids = [row[: int(((row >= 0) * np.arange(1, len(row) + 1)).max())].tolist() for row in result.tokens]  # padding inside keeps its places
     starts = [[0] if result.starts is None else np.flatnonzero(row).tolist() for row in (result.tokens if result.starts is None else result.starts)]
     columns = {"padding": result.padding, "ids": ids, "texts": [None] * many if result.texts is None else result.texts, "starts": starts}
     return pa.table(_key(result, np.arange(first, first + many), step) | columns, schema=TOKENS).replace_schema_metadata(_metadata(result, first))

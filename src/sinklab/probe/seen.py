@@ -49,6 +49,9 @@ class Seen(Protocol):
     def virtual(self) -> Tensor | None:
         """float32 (B, H, Tq): mass on a learned sink; None where the model has none."""
 
+    def beside(self) -> Tensor | None:
+        """float32 (B, H, Tq, N): the same mass by key that no token holds, where such keys have values."""
+
     def entropy(self) -> Tensor:
         """float32 (B, H, Tq) in nats over keys and virtual sink."""
 
@@ -110,6 +113,11 @@ class SeenCall:
         """float32 (B, H, Tq): mass on a learned sink; None where the model has none."""
         return None if self.call.sink is None else torch.exp(self.call.sink.float() - self.lse)
 
+    def beside(self) -> Tensor | None:
+        """float32 (B, H, Tq, N): the same mass by key that no token holds, where such keys have values."""
+        logits = self.call.virtual_logits
+        return None if logits is None else torch.exp(logits.float() - self.lse[..., None])
+
     def entropy(self) -> Tensor:
         """float32 (B, H, Tq) in nats over keys and virtual sink: a second pass over all scores."""
         entropy = torch.zeros_like(self.lse)
@@ -156,6 +164,9 @@ class SeenMap:
     def virtual(self) -> Tensor | None:
         """The column that belongs to no key."""
         return self.rest
+
+    def beside(self) -> None:
+        """A learned sink in a map has no value."""
 
     def entropy(self) -> Tensor:
         """Of the map's rows, what belongs to no key included."""

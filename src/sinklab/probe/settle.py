@@ -56,8 +56,10 @@ def first_places(ledger: Ledger) -> np.ndarray:
 
 
 def starts(ledger: Ledger) -> np.ndarray | None:
-    """Boolean (sequences, places): where packed documents begin; None where nothing is packed."""
-    return None if ledger.starts is None else ledger.starts.cpu().numpy()
+    """Boolean (sequences, places), from the first real token on: where packed documents begin; None where nothing is packed."""
+    if ledger.starts is None:
+        return None
+    return _from_first(ledger.starts[:, None], ledger.first_real("cpu"), ledger.length)[:, 0].nan_to_num().bool().cpu().numpy()
 
 
 def _from_first(values: Tensor, first: Tensor, length: int) -> Tensor:

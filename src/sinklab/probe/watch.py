@@ -226,7 +226,7 @@ class Watch:
             return out
         with torch.no_grad():
             if given.layer == 0 and given.grid.offset == 0:
-                self.ledger.starts = ours.document_starts(given.grid.documents)
+                self.ledger.starts = ours.document_starts(given.grid)
             visible = given.grid.once(lambda: ours.visible(given.grid, len(given.q)))
             call = ours.as_call(given, visible)
             self.ledger.kinds[call.layer] = call.kind
@@ -262,7 +262,7 @@ class Watch:
             self._report(module, seen, None)
 
     def _report(self, module: nn.Module, seen: Seen, out: Tensor | None) -> None:
-        if not seen.visible.causal:
+        if self.places.registers is None and not seen.visible.causal:  # our own masks show the future only to tokens that are given
             raise NotMeasurable(f"{type(module).__name__} is not causal: tokens see later ones.")
         if self._reported.get(seen.layer) == self.ledger.length:
             raise NotMeasurable(f"{type(module).__name__} of layer {seen.layer} attends more than once in one forward.")
@@ -273,7 +273,8 @@ class Watch:
             self._waiting[module] = (seen, out.detach().flatten(2))
 
     def _runs(self, layer: int) -> Callable[[nn.Module, Any], None]:
-        def hook(_module: nn.Module, _args: Any) -> None:
+        def hook(module: nn.Module, _args: Any) -> None:
+            self._waiting.pop(module, None)  # of the last forward, if its output projection was not found
             self._ran.add(layer)
 
         return hook
@@ -305,13 +306,16 @@ class Watch:
         @torch.compiler.disable
         def hook(projection: nn.Module, args: Any) -> None:
             seen, out = self._waiting.get(attention, (None, None))
-            if seen is None or out is None or not args or args[0].shape[-1] != out.shape[-1] or _recomputing():
+            if seen is None or out is None or not args or not _takes_heads(attention, projection, args[0], out) or _recomputing():
                 return
             del self._waiting[attention]
-            given = args[0].detach()[:, -out.shape[1] :] if self.places.registers else args[0].detach()
+            given: Tensor | None = args[0].detach()
+            matrix = _matrix(projection, args[0].shape[-1])
+            if isinstance(attention, Attention):
+                given = args[0].detach()[:, -out.shape[1] :] if ours.only_gates(attention) else None
             with torch.no_grad():
                 for probe in self._sees_output:
-                    probe.see_output(seen, out, given, _matrix(projection, out.shape[-1]), self.ledger)
+                    probe.see_output(seen, out, given, matrix, self.ledger)
 
         return hook
 
@@ -376,8 +380,13 @@ def _with_dropout(call: Call, dropout: float) -> Tensor:
     return torch.nn.functional.scaled_dot_product_attention(call.q, k, v, mask, dropout, causal, scale=call.scale)
 
 
+def _takes_heads(attention: nn.Module, projection: nn.Module, given: Tensor, out: Tensor) -> bool:
+    """Ours is known by its name, and may take heads that were added up; another model's by its width."""
+    return projection is attention.output if isinstance(attention, Attention) else given.shape[-1] == out.shape[-1]
+
+
 def _matrix(projection: nn.Module, width: int) -> Tensor | None:
-    """The output projection as (d, H * Dv); None where it is quantised and cannot be read."""
+    """The output projection as (d, H * Dv), or (d, Dv) where heads are added up; None where it is quantised and cannot be read."""
     weight: Any = projection.weight
     if isinstance(weight, Tensor) and weight.is_meta:  # it lies elsewhere between calls: accelerate's hook knows where
         weight = (getattr(getattr(projection, "_hf_hook", None), "weights_map", None) or {}).get("weight")

@@ -18,7 +18,7 @@ def _cache(case: Case) -> Saying:
         others = " The other sinks named above matter too." if facts["other_tokens"] or facts["other_positions"] else ""
         yield "keep-first-token", text + others
     if (facts["virtual"] or 0) >= FAINT:
-        yield "virtual-needs-no-token", "The learned sink stays with the weights: no token has to be kept in a cache for it."
+        yield "virtual-needs-no-token", "The learned sink is no token of the text: none has to be kept in a cache for it."
 
 
 def _quantisation(case: Case) -> Saying:

@@ -108,7 +108,7 @@ def answered(result: Result, position: int, epsilon: float | None, definition: s
     try:
         return result.sink(position, epsilon, definition)
     except SinklabError:
-        return Sink(definition, position, epsilon, math.nan, math.nan, math.nan, layers=0, queries=0)
+        return Sink(definition, position, epsilon, math.nan, math.nan, math.nan, layers=0, queries=0, proxy=result.proxy)
 
 
 def sink_entry(sink: Sink) -> dict[str, Any]:
