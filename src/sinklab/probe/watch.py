@@ -24,6 +24,7 @@ from sinklab.model.decoder import Attention
 from sinklab.probe import ours
 from sinklab.probe.attach import Places, find
 from sinklab.probe.call import Call, answer, normaliser
+from sinklab.probe.handed import handed
 from sinklab.probe.ledger import Ledger
 from sinklab.probe.maps import MapReader
 from sinklab.probe.probes import DEFAULT, Probe, SeesAttention, SeesHidden, SeesOutput
@@ -38,12 +39,6 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count()
 _MOVES_SEQUENCES = ("reorder_cache", "crop", "batch_repeat_interleave", "batch_select_indices")
-
-# Arguments that reach an attention function and do not change what it computes.
-_HARMLESS = {
-    "position_ids", "use_cache", "output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "past_key_values",
-    "cache_position", "is_causal", "sliding_window", "token_type_ids", "logits_to_keep", "labels", "layer_idx", "num_items_in_batch",
-}  # fmt: skip
 
 
 class Watch:
@@ -206,7 +201,7 @@ class Watch:
         layer = self.places.attention.get(module, -1)
         again = all(old() is new for old, new in zip(self._last, (q, k), strict=True))  # one map on two halves of the values is one map
         self._last = (weakref.ref(q), weakref.ref(k))
-        call = _call(layer, module, q, k, v, self._visible(module, q, k, mask, rest).to(q.device), rest)
+        call = handed(layer, module, q, k, v, self._visible(module, q, k, mask, rest).to(q.device), rest)
         out, lse = answer(call)
         if dropout:
             out = _with_dropout(call, dropout)
@@ -345,27 +340,6 @@ def _undescribed(mask: Any) -> Any:
 def _outside_graphs(function: Callable[..., Any], *args: Any) -> Any:
     """Our own work is not compiled into somebody's graph: a graph break, and the numbers are computed eagerly."""
     return torch.compiler.disable(function)(*args) if torch.compiler.is_compiling() else function(*args)
-
-
-def _call(layer: int, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, visible: Visible, rest: dict[str, Any]) -> Call:
-    """Each argument that is not None is honoured or refused, unknown ones too."""
-    scale, softcap = rest.pop("scaling", None), rest.pop("softcap", None)
-    sink, sinks, bias = rest.pop("s_aux", None), rest.pop("sinks", None), rest.pop("position_bias", None)
-    unknown = sorted(name for name, value in rest.items() if value is not None and name not in _HARMLESS)
-    if unknown:
-        raise NotMeasurable(f"{type(module).__name__} hands `{unknown[0]}` to its attention, which is not understood here.")
-    keys = visible.keys
-    return Call(
-        layer, q, k[:, :, :keys], v[:, :, :keys], visible, q.shape[-1] ** -0.5 if scale is None else float(scale), softcap,
-        None if bias is None else bias[..., :keys], _sink_logits(sink if sinks is None else sinks),
-    )  # fmt: skip
-
-
-def _sink_logits(sink: Tensor | None) -> Tensor | None:
-    """(H,) or (B, H, Tq, 1) -> (B or 1, H, Tq or 1)."""
-    if sink is None:
-        return None
-    return sink.view(1, -1, 1) if sink.dim() == 1 else sink.squeeze(-1)
 
 
 def _with_dropout(call: Call, dropout: float) -> Tensor:
