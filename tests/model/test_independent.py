@@ -1,9 +1,5 @@
 """Weights that need no maximum, by the kernel: outputs and gradients are those of rows of scores, normalisers and virtual keys included."""
 
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
-
 import pytest
 import torch
 
@@ -18,18 +14,6 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 WEIGHTS = [
     Sigmoid(), Sigmoid(normaliser=RowSum()), Sigmoid(normaliser=PowerSum(p=2)), EluPlusOne(), EluPlusOne(normaliser=RowSum()),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def interpreter():
-    """A process whose Triton interprets."""
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-    with pool, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        pool.submit(os.getpid).result()
-        patch.undo()
-        yield pool
 
 
 @pytest.mark.parametrize("beside", ["nothing", "keys", "keys and values"])

@@ -3,12 +3,9 @@
 import dataclasses
 import importlib
 import importlib.util
-import multiprocessing
-import os
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,19 +18,6 @@ from sinklab.model import summing
 from sum_cases import CASES, SMALL, TALL, WIDE, Case, Plan, by_kernel, case_excess, excess, inputs, reference
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
-
-
-@pytest.fixture(scope="session")
-def interpreter():
-    """A process whose Triton interprets: that is decided once, where kernels are defined, and must not reach other tests."""
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-    with pool, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("PYTHONWARNINGS", "ignore")  # numpy's, of the logarithm of a weight that is zero
-        pool.submit(os.getpid).result()
-        patch.undo()
-        yield pool
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

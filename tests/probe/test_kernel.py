@@ -1,11 +1,9 @@
 """The CUDA kernel's indexing and masks, in Triton's interpreter on a CPU, against the formula in float64."""
 
 import dataclasses
-import multiprocessing
 import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
@@ -14,18 +12,6 @@ from column_cases import CASES, Case, by_kernel, excess, inputs, kernel_excess, 
 from sinklab.probe import kernel
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
-
-
-@pytest.fixture(scope="session")
-def interpreter():
-    """A process whose Triton interprets: that is decided once, where kernels are defined, and must not reach other tests."""
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-    with pool, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        pool.submit(os.getpid).result()
-        patch.undo()
-        yield pool
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -135,6 +135,22 @@ class Positive(Weights, ABC):
         return n, n
 
 
+class Divided(Weights, ABC):
+    """Numerators over a normaliser of choice."""
+
+    normaliser: Normaliser = Unnormalised()
+
+    @property
+    def proxy(self) -> bool:
+        """Unless divided by their sum."""
+        return not self.normaliser.sums_to_one
+
+    @property
+    def competes(self) -> bool:
+        """As the normaliser has it."""
+        return self.normaliser.competes
+
+
 class Softmax(Positive):
     """alpha * softmax(p * s)^(1/p); alpha = p = 1 is softmax (alpha: 2410.10781, table 14; p: its figure 29)."""
 
@@ -191,21 +207,10 @@ class Exponential(Positive):
         return torch.zeros_like(log_sum)
 
 
-class Normalised(Positive, ABC):
-    """Numerators that are bounded, or grow slowly, over a normaliser of choice; the fast kernel adds them up without a maximum."""
+class Normalised(Positive, Divided, ABC):
+    """Numerators above zero that are bounded, or grow slowly: the fast kernel adds them up without a maximum."""
 
     kernel: ClassVar[str]  # the name under which `summing` knows the function
-    normaliser: Normaliser = Unnormalised()
-
-    @property
-    def proxy(self) -> bool:
-        """Unless divided by their sum."""
-        return not self.normaliser.sums_to_one
-
-    @property
-    def competes(self) -> bool:
-        """As the normaliser has it."""
-        return self.normaliser.competes
 
     @property
     def power(self) -> float:
@@ -247,20 +252,8 @@ class EluPlusOne(Normalised):
         return torch.where(scores > 0, torch.log1p(scores.clamp_min(0)), scores)
 
 
-class Linear(Weights):
+class Linear(Divided):
     """s / Z: the kernels of linear attention, signed unless the features are positive."""
-
-    normaliser: Normaliser = Unnormalised()
-
-    @property
-    def proxy(self) -> bool:
-        """Unless divided by their sum."""
-        return not self.normaliser.sums_to_one
-
-    @property
-    def competes(self) -> bool:
-        """As the normaliser has it."""
-        return self.normaliser.competes
 
     def parts(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The score itself."""
