@@ -240,6 +240,13 @@ def test_a_learned_sink_takes_the_place_of_the_first_tokens():
     assert "nothing-to-do" not in codes(found)
 
 
+def test_a_learned_sink_that_gets_what_any_key_gets_takes_nobodys_place():
+    """Uniform attention over 64 tokens gives a key 7 %."""
+    result = made(0.05)
+    result.numbers["virtual"][:] = 0.07
+    assert "takes that part" not in text(entry({"natural": result}), "no-sink")
+
+
 def test_other_sinks_are_named_by_their_token():
     two = with_facts(other_tokens=[TOKEN, TOKEN | {"examples": ["\n"], "token": 5}])
     assert "“ the” (then “⏎”): in 30 % of the sequences, for 20 % of the heads there, in layer 2." in text(two, "other-sinks")

@@ -46,7 +46,7 @@ def _sink(case: Case) -> Saying:
     elif sink["percent"] >= FAINT:
         yield "sink-faint", f"The first token is a faint attention sink. {number}"
     else:
-        elsewhere = " Its learned sink takes that part." if (case.facts["virtual"] or 0) >= FAINT else ""
+        elsewhere = " Its learned sink takes that part." if any(s["percent"] >= FAINT for s in _on_virtual(case)) else ""
         yield "no-sink", f"The first token is no attention sink. {number}{elsewhere} That is a valid result, not a failed measurement."
 
 
@@ -74,10 +74,15 @@ def _paper(case: Case) -> Saying:
 def _virtual(case: Case) -> Saying:
     if case.facts["virtual"] is None:
         return
-    sinks = [s for s in case.facts["sinks"] if (s["definition"], s["position"]) == ("gu2024", 0) and s["percent"] is not None]
+    sinks = _on_virtual(case)
     more = f"; {percent(sinks[0]['percent'])} of them give it more than {sinks[0]['epsilon']:g}" if sinks else ""
     text = f"The model has a learned sink that no token holds: heads put {percent(case.facts['virtual'])} of their attention on it{more}."
     yield "virtual-sink", text
+
+
+def _on_virtual(case: Case) -> list[Facts]:
+    """Heads whose sink no token holds, by threshold; the mean mass alone would be that of uniform attention too."""
+    return [s for s in case.facts["sinks"] if (s["definition"], s["position"]) == ("gu2024", 0) and s["percent"] is not None]
 
 
 def _gate(case: Case) -> Saying:
