@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sinklab import experiments
-from sinklab.config import Config, Part, changes, identity, plain
+from sinklab.config import Config, Part, changes, formula, identity, plain
 from sinklab.errors import SinklabError, nearest
 from sinklab.experiments.experiment import Entry, Experiment, Found
 from sinklab.experiments.overrides import overridden
@@ -86,7 +86,7 @@ def parts(config: Config, path: str) -> Iterator[dict[str, Any]]:
     inner = [(f"{path}.{name}", value) for name, value in own.items() if isinstance(value, Config)]
     several = {name: value for name, value in own.items() if isinstance(value, tuple) and all(isinstance(one, Part) for one in value)}
     plain_ones = {name: plain(value) for name, value in own.items() if not isinstance(value, Config) and name not in several}
-    yield {"path": path, "part": type(config).__name__, "formula": _formula(config), "settings": plain_ones}
+    yield {"path": path, "part": type(config).__name__, "formula": formula(config), "settings": plain_ones}
     for where, value in inner + [(f"{path}.{name}", one) for name, many in several.items() for one in many]:
         yield from parts(value, where)
 
@@ -100,11 +100,6 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _formula(config: Config) -> str:
-    """The first line of what it says of itself."""
-    return (type(config).__doc__ or "").strip().splitlines()[0]
 
 
 def _found(found: Found) -> dict[str, Any]:

@@ -91,6 +91,11 @@ def short(value: Any) -> Any:
     return plain(value)
 
 
+def formula(config: Config) -> str:
+    """The first line of what it says of itself."""
+    return (type(config).__doc__ or "").strip().splitlines()[0]
+
+
 def _inside(value: Any) -> str:
     """A setting of a part, texts in quotes: two parts that differ are never written alike."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(short(value))
@@ -106,7 +111,7 @@ def override(config: C, path: str, text: str) -> C:
     former = getattr(config, name)
     if rest and not isinstance(former, Config):
         raise SinklabError(f"`{name}` of {type(config).__name__} is {short(former)}, which has no settings of its own.")
-    value = override(former, rest, text) if rest else text if isinstance(former, str) else _read(text, isinstance(former, tuple))
+    value = override(former, rest, text) if rest else text if isinstance(former, str) else typed(text, isinstance(former, tuple))
     return parse(type(config), dict(config) | {name: value})
 
 
@@ -162,10 +167,12 @@ def _is_default(config: Config, name: str) -> bool:
     return not field.is_required() and bool(getattr(config, name) == field.get_default(call_default_factory=True))
 
 
-def _read(text: str, several: bool) -> Any:
+def typed(text: str, several: bool) -> Any:
     """A value that was typed: JSON where it is JSON, else the text itself; where several are wanted, by comma."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
-        value = [part.strip() for part in text.split(",") if part.strip()] if several else text
+        if not several or text.lstrip().startswith(("[", "{")):
+            return text
+        return [part.strip() for part in text.split(",") if part.strip()]
     return [value] if several and not isinstance(value, list) else value

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sinklab.config import Config, parse, plain
+from sinklab.config import Config, parse, plain, typed
 from sinklab.errors import SinklabError, nearest
 from sinklab.experiments.experiment import Experiment, Job, Machine
 
@@ -58,15 +58,4 @@ def _put(data: dict[str, Any], path: str, text: str) -> None:
         if not isinstance(inner, dict):
             raise SinklabError(f"`{name}` in `{path}` is {json.dumps(inner)}, which has no settings by name; give all of it.")
         node[name] = node = inner
-    node[last] = _read(text, isinstance(node.get(last), list))
-
-
-def _read(text: str, several: bool) -> Any:
-    """JSON where it is JSON, else the text itself; where several are wanted, by comma."""
-    if several and not text.lstrip().startswith(("[", "{")):
-        return [_read(part.strip(), several=False) for part in text.split(",") if part.strip()]
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        return text
-    return [value] if several and not isinstance(value, list) else value
+    node[last] = typed(text, isinstance(node.get(last), list))

@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from torch import nn
 
-from sinklab.config import Part, difference, short
+from sinklab.config import Part, difference, formula, short
 from sinklab.model.design import Design
 
 
@@ -45,7 +45,7 @@ def _differences(design: Design) -> str:
 
 
 def _parts(design: Design) -> str:
-    rows = [f"| {path} | `{short(part)}` | {_escaped(_first_line(part))} |" for path, part in parts(design)]
+    rows = [f"| {path} | `{short(part)}` | {_escaped(formula(part))} |" for path, part in parts(design)]
     return "\n".join(["## What it is made of", "", "| part | here | what it is |", "|---|---|---|", *rows])
 
 
@@ -67,10 +67,6 @@ def _training(training: dict[str, Any] | None) -> str:
     if not training:
         return ""
     return f"## What trained it\n\n```json\n{json.dumps(training, indent=2, ensure_ascii=False, default=str)}\n```"
-
-
-def _first_line(part: Part) -> str:
-    return (type(part).__doc__ or "").strip().splitlines()[0]
 
 
 def _escaped(text: str) -> str:

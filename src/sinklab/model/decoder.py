@@ -12,7 +12,6 @@ from sinklab.errors import SinklabError
 from sinklab.model.attending import Attend, Attending, attend
 from sinklab.model.design import Design
 from sinklab.model.grid import Grid
-from sinklab.model.masks import counted
 from sinklab.model.norms import rms
 from sinklab.model.positions import AddsToEmbeddings, AddsToScores, Distances, TurnsHeads, turn
 from sinklab.model.slots import AfterAttention, VirtualKey
@@ -82,7 +81,7 @@ class Decoder(nn.Module):
             raise SinklabError("Documents that are kept apart are told by their tokens, which a cache does not hold.")
         self._check_length(before, many)
         grid = Grid(design.mask, many, before + many, x.device, design.registers, documents, real)
-        where, kind = _counted(before, many, real, design.registers, x.device), design.positions
+        where, kind = grid.places[:, before:].clamp_min(0), design.positions
         if isinstance(kind, AddsToEmbeddings):
             x = x + kind.rows(self.positions, where, design.width).to(x.dtype)
         angles = kind.angles(where, design.head_size) if isinstance(kind, TurnsHeads) else None
@@ -162,12 +161,12 @@ class Attention(nn.Module):
             return None, None
         logits = [wide(slot.logit(p, q, design.head_size**-0.5)) for slot, p in kinds]
         values = [slot.value(p, design) for slot, p in kinds]
-        shape = torch.broadcast_shapes(*(x.shape for x in logits))
-        found = [v.expand(design.heads, -1) for v in values if v is not None]
-        if not found:
-            return torch.stack([x.expand(shape) for x in logits], -1), None
-        none = torch.zeros_like(found[0])
-        return torch.stack([x.expand(shape) for x in logits], -1), torch.stack([none if v is None else v.expand(design.heads, -1) for v in values], 1)
+        stacked = torch.stack(torch.broadcast_tensors(*logits), -1)
+        found = next((value for value in values if value is not None), None)
+        if found is None:
+            return stacked, None
+        none = torch.zeros_like(found)
+        return stacked, torch.stack([(none if value is None else value).expand(design.heads, -1) for value in values], 1)
 
 
 class FeedForward(nn.Module):
@@ -191,10 +190,3 @@ def build(design: Design, seed: int = 0, device: torch.device | str = "cpu") -> 
     if torch.device(device).type != "meta":
         draw(decoder, design.initial, design.depth, seed)
     return decoder
-
-
-def _counted(before: int, many: int, real: Tensor | None, registers: int, device: torch.device) -> Tensor:
-    """(B or 1, many): places from the beginning of a text and its learned sink tokens; padding is not counted."""
-    if real is None:
-        return torch.arange(before, before + many, device=device)[None]
-    return counted(real, registers).clamp_min(0)[:, before:]

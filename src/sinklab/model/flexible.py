@@ -57,7 +57,6 @@ def _attend(
     distances: Distances | None, documents: Tensor | None, logits: Tensor | None, values: Tensor | None,
 ) -> Tensor:  # fmt: skip
     blocks = _blocks(mask, registers, documents, q)
-
     score = _score(weights, distances)
     out, aux = flex_attention(q, k, v, score_mod=score, block_mask=blocks, scale=scale, return_aux=AuxRequest(lse=True))
     lse = cast("Tensor", aux.lse)

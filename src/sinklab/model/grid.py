@@ -1,17 +1,12 @@
 """Who sees whom in one forward: the mask over places, learned sink tokens, documents, padding and what a cache holds."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from sinklab.model.masks import Mask, counted, same_document, visible
 from sinklab.model.positions import Distances
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +36,11 @@ class Grid:
         """A whole text under a mask of runs, with nobody left out."""
         return self.mask.unbroken and self.documents is None and self.real is None and (not self.mask.span or not self.registers)
 
+    @property
+    def places(self) -> Tensor:
+        """int64 (B or 1, keys), from 0; padding is not counted, so that it changes no text: it has the place before it, -1 at first."""
+        return torch.arange(self.keys, device=self.device)[None] if self.real is None else counted(self.real, self.registers)
+
     def columns(self, start: int, stop: int) -> slice:
         """The keys that queries start..stop may see, as far as the mask alone says."""
         if not self.mask.unbroken:
@@ -68,16 +68,6 @@ class Grid:
         return distances.of(torch.arange(heads, device=self.device)[:, None, None], (i - j)[:, None])
 
     def _places(self, start: int, stop: int, keys: slice) -> tuple[Tensor, Tensor]:
-        """Of queries (B or 1, stop - start, 1) and of keys (B or 1, 1, keys); padding is not counted, so that it changes no text."""
-        places = torch.arange(self.keys, device=self.device)[None] if self.real is None else counted(self.real, self.registers)
+        """Of queries (B or 1, stop - start, 1) and of keys (B or 1, 1, keys)."""
+        places = self.places
         return places[:, start + self.offset : stop + self.offset, None], places[:, None, keys]
-
-    def once(self, make: Callable[[], T]) -> T:
-        """What somebody makes of this grid for the first layer is kept for the others."""
-        if "made" not in self._kept:
-            self._kept["made"] = make()
-        return self._kept["made"]
-
-    @cached_property
-    def _kept(self) -> dict[str, Any]:
-        return {}

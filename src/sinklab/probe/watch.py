@@ -21,6 +21,7 @@ from sinklab.config import short
 from sinklab.errors import NotMeasurable
 from sinklab.model.attending import Attending, attend
 from sinklab.model.decoder import Attention
+from sinklab.model.grid import Grid
 from sinklab.probe import ours
 from sinklab.probe.attach import Places, find
 from sinklab.probe.call import Call, answer, normaliser
@@ -55,6 +56,7 @@ class Watch:
         self._waiting: dict[nn.Module, tuple[Seen, Tensor]] = {}
         self._ran: set[int] = set()
         self._reported: dict[int, int] = {}  # layer -> length of the text when it reported last
+        self._grid: tuple[Grid, Visible] | None = None  # of our own decoder: its newest forward's mask, and ours of it
         self._last: tuple[Callable[[], Tensor | None], ...] = (lambda: None, lambda: None)  # queries and keys of the newest call
         self._sees = [p for p in self.probes if isinstance(p, SeesAttention)]
         self._sees_output = [p for p in self.probes if isinstance(p, SeesOutput)]
@@ -222,7 +224,9 @@ class Watch:
         with torch.no_grad():
             if given.layer == 0 and given.grid.offset == 0:
                 self.ledger.starts = ours.document_starts(given.grid)
-            visible = given.grid.once(lambda: ours.visible(given.grid, len(given.q)))
+            if self._grid is None or self._grid[0] is not given.grid:  # one for all layers of a forward
+                self._grid = (given.grid, ours.visible(given.grid, len(given.q)))
+            visible = self._grid[1]
             call = ours.as_call(given, visible)
             self.ledger.kinds[call.layer] = call.kind
             self._report(module, SeenCall(call, normaliser(call)), out[:, :, -visible.queries :].transpose(1, 2))
